@@ -1,0 +1,61 @@
+#include "model/batch.h"
+
+namespace miles {
+namespace {
+
+template <class T>
+Tensor upload_values(Exec& exec, Arena& arena, const std::vector<T>& values) {
+  if (values.empty()) return {};
+  const Tensor to = arena.allocate(dtype_of<T>(), {static_cast<int64_t>(values.size())});
+  exec.stream.copy(to.data(), values.data(), to.bytes());
+  return to;
+}
+
+}  // namespace
+
+Tensor upload(Exec& exec, Arena& arena, const std::vector<int32_t>& values) {
+  return upload_values(exec, arena, values);
+}
+
+Tensor upload(Exec& exec, Arena& arena, const std::vector<float>& values) {
+  return upload_values(exec, arena, values);
+}
+
+void HostBatch::append_packed(const std::vector<int32_t>& sequence) {
+  if (query_begin.empty()) query_begin.push_back(0);
+  const auto begin = static_cast<int32_t>(tokens());
+  kv_begin.push_back(begin);
+  context.push_back(static_cast<int32_t>(sequence.size()));
+  for (size_t i = 0; i < sequence.size(); ++i) {
+    ids.push_back(sequence[i]);
+    positions.push_back(static_cast<int32_t>(i));
+    slots.push_back(begin + static_cast<int32_t>(i));
+  }
+  query_begin.push_back(static_cast<int32_t>(tokens()));
+}
+
+DeviceBatch upload(Exec& exec, Arena& arena, const HostBatch& batch) {
+  DeviceBatch device;
+  device.ids = upload(exec, arena, batch.ids);
+  device.positions = upload(exec, arena, batch.positions);
+  device.slots = upload(exec, arena, batch.slots);
+  device.query_begin = upload(exec, arena, batch.query_begin);
+  device.context = upload(exec, arena, batch.context);
+  device.kv_begin = upload(exec, arena, batch.kv_begin);
+  device.page_table = upload(exec, arena, batch.page_table);
+  if (device.page_table)
+    device.page_table = device.page_table.reshape(
+        {batch.sequences(), device.page_table.elements() / batch.sequences()});
+  device.page_size = batch.page_size;
+  return device;
+}
+
+int64_t batch_bytes(int64_t tokens, int64_t sequences, int64_t pages_per_sequence) {
+  Arena measure;
+  for (int i = 0; i < 3; ++i) measure.allocate(DType::i32, {tokens});  // ids, positions, slots
+  for (int i = 0; i < 3; ++i) measure.allocate(DType::i32, {sequences + 1});
+  measure.allocate(DType::i32, {sequences, pages_per_sequence});
+  return measure.used();
+}
+
+}  // namespace miles

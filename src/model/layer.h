@@ -1,0 +1,69 @@
+// One transformer block, forward. Trainer and engine run this very code: it is why their log-probs agree
+// to the bit. Source: Touvron et al. 2023 (Llama), Qwen3 technical report (q/k norm).
+#pragma once
+
+#include "memory/arena.h"
+#include "model/batch.h"
+#include "model/config.h"
+#include "model/layout.h"
+#include "ops/backend.h"
+
+namespace miles {
+
+/// A block's weights, as views of one contiguous piece of memory. T is the model's dtype.
+struct LayerWeights {
+  Tensor input_norm;  // [H] T
+  Tensor qkv;         // [(Hq + 2·Hkv)·D, H] T: q, k and v stacked
+  Tensor q_norm;      // [D] T, or empty
+  Tensor k_norm;      // [D] T, or empty
+  Tensor o;           // [H, Hq·D] T
+  Tensor post_norm;   // [H] T
+  Tensor gate_up;     // [2F, H] T: gate and up stacked
+  Tensor down;        // [H, F] T
+};
+
+/// Views of a block at `base`, elements of type `dtype` (the weights' own, or f32 for gradients).
+LayerWeights view_layer(const ModelConfig& config, const LayerOffsets& offsets, std::byte* base,
+                        DType dtype);
+
+/// Room for what a block computes on the way, N tokens.
+struct LayerBuffers {
+  Tensor normed;       // [N, H] T: input of the QKV projection
+  Tensor rstd;         // [N] f32 of the input norm; training only
+  Tensor qkv;          // [N, (Hq + 2·Hkv)·D] T
+  Tensor q;            // [N, Hq, D] T
+  Tensor attended;     // [N, Hq, D] T
+  Tensor lse;          // [N, Hq] f32; training only
+  Tensor projected;    // [N, H] T: what is added to the residual stream
+  Tensor post_normed;  // [N, H] T: input of the MLP; the same memory as `normed` when not training
+  Tensor post_rstd;    // [N] f32; training only
+  Tensor gate_up;      // [N, 2F] T
+  Tensor activated;    // [N, F] T
+};
+
+enum class LayerUse { inference, training };
+
+/// Places the buffers for `tokens` tokens in the arena.
+LayerBuffers make_layer_buffers(const ModelConfig& config, int64_t tokens, LayerUse use,
+                                Arena& arena);
+
+/// What a forward needs beside the residual stream.
+struct LayerContext {
+  const ModelConfig& config;
+  const LayerWeights& weights;
+  const DeviceBatch& batch;
+  const LayerBuffers& buffers;  // for at least the batch's tokens
+  Tensor rope;                  // [positions, D] f32
+  Tensor k_pool;                // [S, Hkv, D] T: this block's keys
+  Tensor v_pool;                // [S, Hkv, D] T: this block's values
+};
+
+/// x += attention(norm(x));  keys and values go to the pools.
+/// Afterwards x is the middle of the block and `buffers.post_normed` its normalised form.
+void forward_attention(Exec& exec, const LayerContext& context, Tensor x);
+/// From `buffers.post_normed` to `buffers.activated`.
+void forward_mlp_inner(Exec& exec, const LayerContext& context);
+/// The whole block: x [N, H] T is updated in place.
+void forward_layer(Exec& exec, const LayerContext& context, Tensor x);
+
+}  // namespace miles

@@ -1,0 +1,106 @@
+#include "model/layer_backward.h"
+
+#include <cmath>
+
+#include "ops/attention.h"
+#include "ops/gemm.h"
+#include "ops/qkv_split.h"
+#include "ops/rms_norm.h"
+#include "ops/swiglu.h"
+
+namespace miles {
+
+LayerGradientBuffers make_layer_gradient_buffers(const ModelConfig& config, int64_t tokens,
+                                                 Arena& arena) {
+  const DType dtype = config.dtype;
+  const Shape heads = {tokens, config.num_attention_heads, config.head_dim};
+  const Shape kv_heads = {tokens, config.num_key_value_heads, config.head_dim};
+  LayerGradientBuffers buffers;
+  buffers.x = arena.allocate(dtype, {tokens, config.hidden_size});
+  buffers.k = arena.allocate(dtype, kv_heads);
+  buffers.v = arena.allocate(dtype, kv_heads);
+  buffers.activated = arena.allocate(dtype, {tokens, config.intermediate_size});
+  buffers.normed = arena.allocate(dtype, {tokens, config.hidden_size});
+  buffers.attended = arena.allocate(dtype, heads);
+  buffers.q = arena.allocate(dtype, heads);
+  buffers.dk = arena.allocate(dtype, kv_heads);
+  buffers.dv = arena.allocate(dtype, kv_heads);
+  buffers.qkv = arena.allocate(dtype, {tokens, config.qkv_size()});
+  return buffers;
+}
+
+namespace {
+
+/// From the gradient of the block's output to that of its middle.
+void backward_mlp(Exec& exec, const LayerBackwardArgs& args, Tensor x_middle) {
+  const LayerContext& context = args.context;
+  const int64_t n = args.dx.dim(0);
+  const Tensor activated = context.buffers.activated.rows(0, n);
+  const Tensor d_activated = args.buffers.activated.rows(0, n);
+  const Tensor gate_up = context.buffers.gate_up.rows(0, n);
+  const Tensor d_normed = args.buffers.normed.rows(0, n);
+
+  linear_backward_weight(exec, {.dy = args.dx, .x = activated, .dw = args.gradients.down});
+  linear_backward_input(exec, {.dy = args.dx, .w = context.weights.down, .dx = d_activated});
+  swiglu_backward(exec, {.dy = d_activated, .gate_up = gate_up, .dgate_up = gate_up});
+  linear_backward_weight(exec, {.dy = gate_up, .x = context.buffers.post_normed.rows(0, n),
+                                .dw = args.gradients.gate_up});
+  linear_backward_input(exec, {.dy = gate_up, .w = context.weights.gate_up, .dx = d_normed});
+  rms_norm_backward(exec, {.dy = d_normed, .x = x_middle, .w = context.weights.post_norm,
+                           .rstd = context.buffers.post_rstd.rows(0, n), .dx = args.dx,
+                           .dw = args.gradients.post_norm});
+}
+
+/// From the gradient of the block's middle to that of its input.
+void backward_attention(Exec& exec, const LayerBackwardArgs& args) {
+  const LayerContext& context = args.context;
+  const ModelConfig& config = context.config;
+  const LayerBuffers& forward = context.buffers;
+  const LayerGradientBuffers& buffers = args.buffers;
+  const int64_t n = args.dx.dim(0);
+  const Tensor attended = forward.attended.rows(0, n);
+  const Tensor d_attended = buffers.attended.rows(0, n);
+  const Tensor dq = buffers.q.rows(0, n), dk = buffers.dk.rows(0, n), dv = buffers.dv.rows(0, n);
+  const Tensor d_qkv = buffers.qkv.rows(0, n);
+  const Tensor d_normed = buffers.normed.rows(0, n);
+
+  linear_backward_weight(exec, {.dy = args.dx, .x = attended.reshape({n, config.q_size()}),
+                                .dw = args.gradients.o});
+  linear_backward_input(exec, {.dy = args.dx, .w = context.weights.o,
+                               .dx = d_attended.reshape({n, config.q_size()})});
+  attention_backward(exec, {.q = forward.q.rows(0, n), .k = buffers.k.rows(0, n),
+                            .v = buffers.v.rows(0, n), .out = attended,
+                            .lse = forward.lse.rows(0, n), .dout = d_attended,
+                            .query_begin = context.batch.query_begin,
+                            .scale = 1.0F / std::sqrt(static_cast<float>(config.head_dim)),
+                            .dq = dq, .dk = dk, .dv = dv});
+  qkv_split_backward(exec, {.dq = dq, .dk = dk, .dv = dv, .qkv = forward.qkv.rows(0, n),
+                            .q_norm = context.weights.q_norm, .k_norm = context.weights.k_norm,
+                            .positions = context.batch.positions, .rope = context.rope,
+                            .dqkv = d_qkv, .dq_norm = args.gradients.q_norm,
+                            .dk_norm = args.gradients.k_norm,
+                            .eps = static_cast<float>(config.rms_norm_eps)});
+  linear_backward_weight(exec, {.dy = d_qkv, .x = forward.normed.rows(0, n),
+                                .dw = args.gradients.qkv});
+  linear_backward_input(exec, {.dy = d_qkv, .w = context.weights.qkv, .dx = d_normed});
+  rms_norm_backward(exec, {.dy = d_normed, .x = args.x_in, .w = context.weights.input_norm,
+                           .rstd = forward.rstd.rows(0, n), .dx = args.dx,
+                           .dw = args.gradients.input_norm});
+}
+
+}  // namespace
+
+void backward_layer(Exec& exec, const LayerBackwardArgs& args) {
+  const int64_t n = args.dx.dim(0);
+  const Tensor x = args.buffers.x.rows(0, n);
+  exec.stream.copy(x.data(), args.x_in.data(), x.bytes());
+  LayerContext recompute = args.context;
+  recompute.k_pool = args.buffers.k;
+  recompute.v_pool = args.buffers.v;
+  forward_attention(exec, recompute, x);
+  forward_mlp_inner(exec, recompute);
+  backward_mlp(exec, args, x);
+  backward_attention(exec, args);
+}
+
+}  // namespace miles

@@ -1,0 +1,37 @@
+// One transformer block, backward, by hand: its forward is recomputed from the block's input, then each
+// op's gradient runs in reverse. What it needs is a table (LayerGradientBuffers), not a tape.
+#pragma once
+
+#include "model/layer.h"
+
+namespace miles {
+
+/// Room for gradients of what a block computes on the way, N tokens.
+struct LayerGradientBuffers {
+  Tensor x;          // [N, H] T: the block's input, then its middle (recomputed residual stream)
+  Tensor k;          // [N, Hkv, D] T: keys, packed
+  Tensor v;          // [N, Hkv, D] T
+  Tensor activated;  // [N, F] T: gradient of the MLP's inner activation
+  Tensor normed;     // [N, H] T: gradient of either norm's output
+  Tensor attended;   // [N, Hq, D] T
+  Tensor q;          // [N, Hq, D] T
+  Tensor dk;         // [N, Hkv, D] T
+  Tensor dv;         // [N, Hkv, D] T
+  Tensor qkv;        // [N, (Hq + 2·Hkv)·D] T
+};
+
+LayerGradientBuffers make_layer_gradient_buffers(const ModelConfig& config, int64_t tokens,
+                                                 Arena& arena);
+
+struct LayerBackwardArgs {
+  LayerContext context;                 // k_pool and v_pool are ignored: packed buffers are used
+  const LayerGradientBuffers& buffers;  // for at least the batch's tokens
+  const LayerWeights& gradients;        // f32 views, accumulated
+  Tensor x_in;                          // [N, H] T: what the forward was given; not changed
+  Tensor dx;                            // [N, H] T: gradient of the block's output; becomes the input's
+};
+
+/// dx ← ∂L/∂x_in and gradients += ∂L/∂weights. Deterministic.
+void backward_layer(Exec& exec, const LayerBackwardArgs& args);
+
+}  // namespace miles

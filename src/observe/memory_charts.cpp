@@ -1,0 +1,184 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <set>
+#include <span>
+
+#include "base/units.h"
+#include "observe/report_charts.h"
+#include "observe/statistics.h"
+#include "observe/svg_chart.h"
+
+namespace miles {
+namespace {
+
+constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+constexpr size_t kMostTicks = 120;      // event lines that do not hide what is behind them
+constexpr int64_t kDetailRollouts = 3;  // rollouts shown close up
+constexpr double kFarBudget = 4;        // a budget beyond this many peaks would flatten the chart
+
+/// One of the two memories, and where an event keeps its numbers.
+struct Memory {
+  const char* name;
+  std::map<std::string, int64_t> MemoryEvent::*by_tag;
+  int64_t MemoryEvent::*total;
+  int64_t MemoryEvent::*peak;
+  int64_t MemoryEvent::*budget;
+};
+
+constexpr Memory kDevice = {"GPU memory", &MemoryEvent::device_bytes, &MemoryEvent::device_total,
+                            &MemoryEvent::device_peak, &MemoryEvent::device_budget};
+constexpr Memory kHost = {"Host memory", &MemoryEvent::host_bytes, &MemoryEvent::host_total,
+                          &MemoryEvent::host_peak, &MemoryEvent::host_budget};
+
+using Events = std::span<const MemoryEvent>;
+
+/// The trainer is blue, the engine orange, so that taking turns is seen before a legend is read.
+std::map<std::string, std::string> colours_of(Events events, const Memory& memory) {
+  struct Family {
+    const char* prefix;
+    std::array<const char*, 5> shades;
+    size_t used = 0;
+  };
+  std::array<Family, 4> families = {{
+      {"actor.", {"blue-0", "blue-2", "blue-1", "blue-3", "blue-4"}},
+      {"rollout.", {"orange-1", "orange-2", "orange-0", "orange-3", "orange-2"}},
+      {"store", {"green-0", "green-2", "green-1", "green-3", "green-2"}},
+      {"", {"grey-1", "pink-0", "grey-2", "grey-0", "grey-3"}},
+  }};
+  std::set<std::string> tags;
+  for (const MemoryEvent& event : events)
+    for (const auto& [tag, bytes] : event.*memory.by_tag)
+      if (bytes > 0) tags.insert(tag);
+  std::map<std::string, std::string> colours;
+  for (const std::string& tag : tags) {
+    Family& family = *std::find_if(families.begin(), families.end(), [&](const Family& candidate) {
+      return tag.starts_with(candidate.prefix);
+    });
+    colours[tag] = family.shades[family.used++ % family.shades.size()];
+  }
+  return colours;
+}
+
+/// Of each range the event that holds most: what a reader must not miss is the height.
+std::vector<size_t> fullest(Events events, const std::vector<IndexRange>& ranges,
+                            const Memory& memory) {
+  std::vector<size_t> chosen;
+  for (const IndexRange& range : ranges) {
+    size_t best = range.begin;
+    for (size_t i = range.begin; i < range.end; ++i)
+      if (events[i].*memory.total > events[best].*memory.total) best = i;
+    chosen.push_back(best);
+  }
+  return chosen;
+}
+
+/// Peaks drawn where they happened: an event's peak lies in the stretch that ends with it.
+std::vector<double> peaks(Events events, const std::vector<IndexRange>& ranges,
+                          const Memory& memory) {
+  std::vector<double> highest(ranges.size(), kNone);
+  for (size_t r = 0; r < ranges.size(); ++r)
+    for (size_t i = ranges[r].begin + 1; i <= ranges[r].end && i < events.size(); ++i)
+      highest[r] = std::fmax(highest[r], static_cast<double>(events[i].*memory.peak));
+  return highest;
+}
+
+/// The budget as a dashed line, or in words where drawing it would flatten everything else.
+void add_budget(ChartSpec& chart, Events events, const Memory& memory) {
+  const int64_t budget = events.back().*memory.budget;
+  if (budget <= 0) return;
+  int64_t highest = 1;
+  for (const MemoryEvent& event : events) highest = std::max(highest, event.*memory.peak);
+  if (static_cast<double>(budget) > kFarBudget * static_cast<double>(highest)) {
+    chart.caption += fmt::format(" The budget of {} is far above.", format_bytes(budget));
+    return;
+  }
+  chart.series.push_back({fmt::format("budget {}", format_bytes(budget)),
+                          "text",
+                          Mark::dashed,
+                          std::vector<double>(chart.x.size(), static_cast<double>(budget)),
+                          {}});
+}
+
+void add_tags(ChartSpec& chart, Events events, const std::vector<size_t>& chosen,
+              const Memory& memory) {
+  for (const auto& [tag, colour] : colours_of(events, memory)) {
+    ChartSeries series = {tag, colour, Mark::area, {}, {}};
+    for (const size_t i : chosen) {
+      const auto found = (events[i].*memory.by_tag).find(tag);
+      const bool held = found != (events[i].*memory.by_tag).end();
+      series.y.push_back(held ? static_cast<double>(found->second) : 0);
+    }
+    chart.series.push_back(std::move(series));
+  }
+}
+
+/// A chart of `events`, not empty, that are a stretch of the run.
+std::string memory_chart(Events events, const Memory& memory, const std::string& what) {
+  ChartSpec chart = {.title = fmt::format("{}, {}", memory.name, what),
+                     .caption =
+                         "What each tag holds after each event. The thin line is the peak "
+                         "between two events.",
+                     .x_label = "time since the start",
+                     .y_label = "held",
+                     .x_quantity = Quantity::seconds,
+                     .y_quantity = Quantity::bytes,
+                     .spacing = Spacing::steps,
+                     .width = 1130,
+                     .height = 290};
+  const std::vector<IndexRange> ranges = split_evenly(events.size(), kChartPoints);
+  const std::vector<size_t> chosen = fullest(events, ranges, memory);
+  for (size_t r = 0; r < ranges.size(); ++r) {
+    const MemoryEvent& event = events[chosen[r]];
+    chart.x.push_back(events[ranges[r].begin].time);
+    chart.x_captions.push_back(fmt::format("after {} of rollout {} ({}), total {}", event.event,
+                                           event.rollout_id, format_seconds(event.seconds),
+                                           format_bytes(event.*memory.total)));
+  }
+  add_tags(chart, events, chosen, memory);
+  std::vector<double> between = peaks(events, ranges, memory);
+  const auto top = std::max_element(between.begin(), between.end(), [](double a, double b) {
+    return (std::isnan(a) ? -1 : a) < (std::isnan(b) ? -1 : b);
+  });
+  if (*top > 0) {
+    const auto at = static_cast<size_t>(top - between.begin());
+    const double end = at + 1 < chart.x.size() ? chart.x[at + 1] : chart.x[at];
+    chart.labels.push_back({(chart.x[at] + end) / 2, *top,
+                            fmt::format("peak {}", format_quantity(*top, Quantity::bytes))});
+    chart.series.push_back(
+        {"peak until the next event", "text", Mark::thin, std::move(between), {}});
+  }
+  add_budget(chart, events, memory);
+  if (events.size() <= kMostTicks)
+    for (const MemoryEvent& event : events) chart.ticks.push_back(event.time);
+  return svg_chart(chart);
+}
+
+/// The events of the last rollouts, from the last event before them on.
+Events last_rollouts(Events events) {
+  const int64_t from = events.back().rollout_id - kDetailRollouts + 1;
+  size_t begin = events.size() - 1;
+  while (begin > 0 && events[begin - 1].rollout_id >= from) --begin;
+  return events.subspan(begin > 0 ? begin - 1 : 0);
+}
+
+}  // namespace
+
+std::string memory_charts(const RunRecord& run) {
+  if (run.memory.empty()) return "";
+  const Events whole = run.memory;
+  const Events last = last_rollouts(whole);
+  std::string charts;
+  for (const Memory& memory : {kDevice, kHost}) {
+    charts += memory_chart(whole, memory, "whole run");
+    if (whole.size() > kMostTicks && last.size() < whole.size())
+      charts += memory_chart(last, memory, fmt::format("last {} rollouts", kDetailRollouts));
+  }
+  return charts;
+}
+
+}  // namespace miles

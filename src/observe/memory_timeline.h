@@ -1,0 +1,44 @@
+// The memory timeline: what each tag held after each event of the handoff, a line of memory.jsonl
+// each.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+namespace miles {
+
+/// Bytes are those held when the event ended.
+struct MemoryEvent {
+  std::string event;                            // "actor.onload"
+  int64_t rollout_id = 0;                       // rollout in which it happened
+  double seconds = 0;                           // how long it took
+  double time = 0;                              // when it ended, seconds since the start of the run
+  std::map<std::string, int64_t> device_bytes;  // by tag; tags that hold nothing may be absent
+  std::map<std::string, int64_t> host_bytes;    // by tag
+  int64_t device_total = 0;                     // bytes, all tags
+  int64_t host_total = 0;                       // bytes, all tags
+  int64_t device_peak = 0;         // bytes, largest device total since the previous event
+  int64_t host_peak = 0;           // bytes, largest host total since the previous event
+  int64_t device_budget = 0;       // bytes; 0: no limit
+  int64_t host_budget = 0;         // bytes; 0: no limit
+  int64_t resident_set_bytes = 0;  // of the whole process, as the kernel counts it
+  bool operator==(const MemoryEvent&) const = default;
+};
+
+/// A line of memory.jsonl: fields event, rollout_id, seconds, time, device {tag: bytes}, host {tag:
+/// bytes}, device_total, host_total, device_peak, host_peak, device_budget, host_budget,
+/// resident_set.
+nlohmann::ordered_json to_json(const MemoryEvent& event);
+
+/// Reads memory.jsonl; a torn last line is skipped. Throws Error{data} naming path, line and field.
+std::vector<MemoryEvent> read_memory_timeline(const std::filesystem::path& path);
+
+/// Bytes of this process in physical memory (second field of /proc/self/statm); 0 where that is
+/// absent.
+int64_t resident_set_bytes();
+
+}  // namespace miles

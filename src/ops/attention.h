@@ -1,0 +1,50 @@
+// Causal grouped-query attention over a paged or packed key/value pool: ONE recurrence for prefill,
+// decode and training, so that a token's output does not depend on how it was computed.
+// Sources: Milakov & Gimelshein 2018 (online softmax); Dao 2023 (FlashAttention-2, alg. 1 and 2).
+#pragma once
+
+#include "ops/backend.h"
+#include "tensor/tensor.h"
+
+namespace miles {
+
+/// Keys are visited in tiles of this many absolute positions, ascending.
+inline constexpr int kAttentionTile = 64;
+
+/// For query row n of sequence b at absolute position p (its last query is at context[b] − 1):
+///   out[n,h] = Σ_{j≤p} softmax_j(scale · q[n,h]·k[j,h/(Hq/Hkv)]) · v[j,·];  lse[n,h] = log Σ exp(·).
+/// Scores, softmax and sums in f32; the output is rounded once. Bits of a row depend on its query, its
+/// keys and values and p alone: not on the batch, the page order, or how many rows come at once.
+struct AttentionArgs {
+  Tensor q;            // [N, Hq, D] T
+  Tensor k_pool;       // [S, Hkv, D] T
+  Tensor v_pool;       // [S, Hkv, D] T
+  Tensor query_begin;  // [B + 1] i32: rows of q of sequence b are query_begin[b] … query_begin[b+1] − 1
+  Tensor context;      // [B] i32: keys of sequence b, its queries' own included
+  Tensor page_table;   // [B, P] i32: key j is row page_table[b, j / page_size]·page_size + j % page_size; or empty,
+  Tensor kv_begin;     // [B] i32: … then key j is row kv_begin[b] + j
+  int page_size = 0;   // tokens a page; divides or is a multiple of nothing in particular, > 0 with a page_table
+  float scale = 1;     // usually 1/√D
+  Tensor out;          // [N, Hq, D] T
+  Tensor lse;          // [N, Hq] f32, or empty
+};
+void attention(Exec& exec, const AttentionArgs& args);
+
+/// Gradients for packed sequences (row n of k and v is token n). Deterministic.
+///   p = exp(s − lse),  dv = pᵀ·dout,  ds = p ∘ (dout·vᵀ − rowsum(dout ∘ out)),  dq = scale·ds·k,  dk = scale·dsᵀ·q.
+struct AttentionBackwardArgs {
+  Tensor q;            // [N, Hq, D] T
+  Tensor k;            // [N, Hkv, D] T
+  Tensor v;            // [N, Hkv, D] T
+  Tensor out;          // [N, Hq, D] T
+  Tensor lse;          // [N, Hq] f32
+  Tensor dout;         // [N, Hq, D] T
+  Tensor query_begin;  // [B + 1] i32
+  float scale = 1;
+  Tensor dq;           // [N, Hq, D] T, overwritten
+  Tensor dk;           // [N, Hkv, D] T, overwritten
+  Tensor dv;           // [N, Hkv, D] T, overwritten
+};
+void attention_backward(Exec& exec, const AttentionBackwardArgs& args);
+
+}  // namespace miles

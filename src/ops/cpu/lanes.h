@@ -1,0 +1,87 @@
+// The two loops that kernels are made of: over a row's vectors, and sums over a row. A sum has sixteen
+// lanes on every instruction set (element i goes to lane i mod 16) and one tree to combine them, so its
+// bits depend on the row alone.
+#pragma once
+
+#include "ops/cpu/simd.h"
+#include "tensor/tensor.h"
+
+/// For the lambdas given to these loops: they are called twice, and must fold into both places.
+#define MILES_INLINE_LAMBDA __attribute__((always_inline))
+
+namespace miles {
+
+/// Extent i of a tensor, out of line: Tensor::dim() carries a formatted check, whose templates must not
+/// be instantiated with wide instructions. Defined in ops/cpu/backend.cpp.
+int64_t extent(const Tensor& tensor, int i);
+
+}  // namespace miles
+
+namespace miles::MILES_ISA {
+
+constexpr int kLanes = 16;
+constexpr int kVecs = kLanes / kWidth;  // vectors that hold the lanes
+
+/// Below this many elements touched an op runs on the caller's thread: waking others costs more.
+constexpr int64_t kSerialElements = 16384;
+
+/// The elements of a tensor whose type has been checked.
+template <class T>
+MILES_INLINE T* elements(const Tensor& tensor) {
+  return static_cast<T*>(tensor.data());
+}
+
+/// body(i, count) for each vector of [0, n): elements i … i + count − 1, count ≤ kWidth.
+template <class Body>
+MILES_INLINE void for_each_vec(int64_t n, Body body) {
+  int64_t i = 0;
+  for (; i + kWidth <= n; i += kWidth) body(i, kWidth);
+  if (i < n) body(i, static_cast<int>(n - i));
+}
+
+/// Sixteen partial sums (or maxima).
+struct Lanes {
+  Vec v[kVecs];
+};
+
+MILES_INLINE float sum_of(const Lanes& lanes) {
+  float x[kLanes];
+  __builtin_memcpy(x, lanes.v, sizeof x);
+  for (int step = kLanes / 2; step > 0; step /= 2)
+    for (int i = 0; i < step; ++i) x[i] += x[i + step];
+  return x[0];
+}
+
+MILES_INLINE float max_of(const Lanes& lanes) {
+  float x[kLanes];
+  __builtin_memcpy(x, lanes.v, sizeof x);
+  for (int step = kLanes / 2; step > 0; step /= 2)
+    for (int i = 0; i < step; ++i) x[i] = x[i] > x[i + step] ? x[i] : x[i + step];
+  return x[0];
+}
+
+/// body(lane vector index, i, count) for each vector of [0, n), the index saying which of Lanes::v the
+/// elements belong to.
+template <class Body>
+MILES_INLINE void for_each_lane_vec(int64_t n, Body body) {
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+#pragma GCC unroll 4
+    for (int v = 0; v < kVecs; ++v) body(v, i + v * kWidth, kWidth);
+  }
+#pragma GCC unroll 4
+  for (int v = 0; v < kVecs; ++v, i += kWidth)
+    if (i < n) body(v, i, static_cast<int>(smaller(n - i, kWidth)));
+}
+
+/// Σ term(i, count) over [0, n); a term's elements beyond `count` must be 0.
+template <class Term>
+MILES_INLINE float sum_over(int64_t n, Term term) {
+  Lanes lanes = {};
+  for_each_lane_vec(n, [&](int v, int64_t i, int count) MILES_INLINE_LAMBDA {
+    lanes.v[v] += term(i, count);
+  });
+  return sum_of(lanes);
+}
+
+}  // namespace miles::MILES_ISA

@@ -1,0 +1,140 @@
+// Vectors of f32 for the CPU's kernels: loads and stores of f32 and bf16, fused multiply-add, exp. Each
+// kernel source is compiled once per instruction set with MILES_ISA naming it, and everything here lives
+// in that namespace, so that no linker can merge the wide copy of a function with the narrow one. For
+// the same reason kernels use no inline function of the standard library that might be emitted.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include "tensor/dtype.h"
+
+#define MILES_INLINE [[gnu::always_inline]] inline
+
+namespace miles::MILES_ISA {
+
+#if defined(__AVX512F__)
+constexpr int kWidth = 16;  // floats in a vector
+#elif defined(__AVX2__)
+constexpr int kWidth = 8;
+#else
+constexpr int kWidth = 4;
+#endif
+
+using Vec [[gnu::vector_size(kWidth * 4)]] = float;
+using VecI [[gnu::vector_size(kWidth * 4)]] = int32_t;
+using VecU [[gnu::vector_size(kWidth * 4)]] = uint32_t;
+using VecH [[gnu::vector_size(kWidth * 2)]] = uint16_t;
+
+template <class To, class From>
+MILES_INLINE To bits_as(From from) {
+  static_assert(sizeof(To) == sizeof(From));
+  return __builtin_bit_cast(To, from);
+}
+
+MILES_INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+MILES_INLINE int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+
+MILES_INLINE Vec splat(float x) { return x - Vec{}; }  // −0 stays −0
+MILES_INLINE Vec vmax(Vec a, Vec b) { return a > b ? a : b; }  // b where either is NaN
+
+/// a·b + c: fused where the instruction set has it, two roundings where it has not.
+MILES_INLINE Vec madd(Vec a, Vec b, Vec c) {
+#if defined(__AVX512F__)
+  return _mm512_fmadd_ps(a, b, c);
+#elif defined(__FMA__)
+  return _mm256_fmadd_ps(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+
+MILES_INLINE Vec vsqrt(Vec x) {
+#if defined(__AVX512F__)
+  return _mm512_sqrt_ps(x);
+#elif defined(__AVX2__)
+  return _mm256_sqrt_ps(x);
+#else
+  Vec y;
+  for (int i = 0; i < kWidth; ++i) y[i] = __builtin_sqrtf(x[i]);
+  return y;
+#endif
+}
+
+MILES_INLINE VecU bf16_bits(Vec x) {  // to nearest, ties to even; NaN stays NaN
+  const VecU bits = bits_as<VecU>(x);
+  const VecU high = bits >> 16;
+  const VecU rounded = (bits + 0x7FFFU + (high & 1U)) >> 16;
+  return x != x ? (high | 0x40U) : rounded;
+}
+
+MILES_INLINE Vec load(const float* p) {
+  Vec x;
+  __builtin_memcpy(&x, p, sizeof x);
+  return x;
+}
+MILES_INLINE Vec load(const BFloat16* p) {
+  VecH half;
+  __builtin_memcpy(&half, p, sizeof half);
+  return bits_as<Vec>(__builtin_convertvector(half, VecU) << 16);
+}
+MILES_INLINE void store(float* p, Vec x) { __builtin_memcpy(p, &x, sizeof x); }
+MILES_INLINE void store(BFloat16* p, Vec x) {
+  const VecH half = __builtin_convertvector(bf16_bits(x), VecH);
+  __builtin_memcpy(p, &half, sizeof half);
+}
+
+/// The first `count` ≤ kWidth elements; the rest of the vector is 0. Costs nothing extra when the
+/// compiler knows that count is kWidth.
+template <class T>
+MILES_INLINE Vec load(const T* p, int count) {
+  if (count == kWidth) return load(p);
+  T buffer[kWidth] = {};
+  for (int i = 0; i < count; ++i) buffer[i] = p[i];
+  return load(buffer);
+}
+template <class T>
+MILES_INLINE void store(T* p, Vec x, int count) {
+  if (count == kWidth) return store(p, x);
+  T buffer[kWidth];
+  store(buffer, x);
+  for (int i = 0; i < count; ++i) p[i] = buffer[i];
+}
+
+/// x as T would keep it.
+template <class T>
+MILES_INLINE Vec rounded(Vec x);
+template <>
+MILES_INLINE Vec rounded<float>(Vec x) {
+  return x;
+}
+template <>
+MILES_INLINE Vec rounded<BFloat16>(Vec x) {
+  return bits_as<Vec>(bf16_bits(x) << 16);
+}
+
+/// e^x within 2 ulp; 0 below the smallest normal number's logarithm, ∞ above the largest's; NaN stays NaN.
+/// x = n·ln 2 + r, e^r by a degree-6 polynomial (own Chebyshev fit, relative error 1.1e-8), 2^n by exponent bits.
+MILES_INLINE Vec vexp(Vec x) {
+  const Vec magic = splat(12582912.0F);  // 1.5·2^23: adding it rounds to an integer in the low bits
+  const Vec shifted = madd(x, splat(1.44269504F), magic);
+  const Vec n = shifted - magic;
+  Vec r = madd(n, splat(-0.693359375F), x);  // ln 2 in two parts, the first exact in 10 bits
+  r = madd(n, splat(2.12194440e-4F), r);
+  Vec p = splat(0.001392637612298131F);
+  p = madd(p, r, splat(0.008363333530724049F));
+  p = madd(p, r, splat(0.04166655242443085F));
+  p = madd(p, r, splat(0.16666576266288757F));
+  p = madd(p, r, splat(0.5F));
+  p = madd(p, r * r, r) + 1.0F;
+  const VecI exponent = (bits_as<VecI>(shifted) - bits_as<VecI>(magic)) << 23;
+  const Vec y = bits_as<Vec>(bits_as<VecI>(p) + exponent);
+  const Vec low = x < -87.33654F ? Vec{} : y;
+  const Vec high = x > 88.72283173F ? splat(__builtin_inff()) : low;
+  return x != x ? x : high;
+}
+
+}  // namespace miles::MILES_ISA

@@ -1,0 +1,28 @@
+// Drawing the next token. A draw is a pure function of the row's logits, its settings and (seed, stream,
+// position): it does not depend on the batch.
+#pragma once
+
+#include "ops/backend.h"
+#include "tensor/tensor.h"
+
+namespace miles {
+
+/// How one row is drawn. Filters apply in SGLang's order: temperature, top-k, top-p, min-p.
+struct SampleRow {
+  float temperature = 1;  // below 1e-6: the largest logit, lowest id among equals
+  int top_k = -1;         // keep the k most likely; -1: all
+  float top_p = 1;        // keep the smallest set of the most likely with mass ≥ top_p
+  float min_p = 0;        // keep what has at least min_p times the largest probability
+  uint64_t seed = 0;      // of the run
+  uint64_t stream = 0;    // of the sample
+  uint64_t position = 0;  // of the drawn token in its sequence
+};
+
+struct SampleArgs {
+  Tensor logits;                    // [N, V] f32
+  std::span<const SampleRow> rows;  // [N]
+  Tensor tokens;                    // [N] i32, written
+};
+void sample(Exec& exec, const SampleArgs& args);
+
+}  // namespace miles
