@@ -33,7 +33,7 @@ GROUP_SIZE = 4  # samples of one prompt
 PROMPT_LENGTHS = [6, 11]  # one prompt a group
 RESPONSE_LENGTHS = [14, 3, 22, 9, 17, 1, 12, 60]
 REWARDS = [1.0, 0.0, 1.0, 0.0, 0.25, 1.0, 0.0, 0.5]
-CLIP_MARGIN = 1e-4  # no probability ratio may be nearer to a clipping limit: rounding must not decide
+CLIP_MARGIN = 1e-4  # no ratio or KL term may be nearer to a limit: rounding must not decide
 
 # Named as the command line names them.
 SETTINGS = {
@@ -108,11 +108,10 @@ def token_mean(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     return (values * mask).sum() / mask.sum().clamp(min=1)
 
 
-def check_clip_margin(ratio: torch.Tensor) -> None:
-    settings = SETTINGS["grpo"]
-    for limit in (1 - settings["eps_clip"], 1 + settings["eps_clip_high"]):
-        if (ratio - limit).abs().min() < CLIP_MARGIN:
-            raise SystemExit(f"a probability ratio is too near to the clipping limit {limit}")
+def check_clip_margin(values: torch.Tensor, limits: list[float]) -> None:
+    for limit in limits:
+        if (values - limit).abs().min() < CLIP_MARGIN:
+            raise SystemExit(f"a value is too near to the clipping limit {limit}: change the seed")
 
 
 def grpo_loss(
@@ -126,12 +125,15 @@ def grpo_loss(
     advantages = batch["advantages"].repeat_interleave(torch.tensor(packed.response_lengths))
 
     ratio = (log_probs - old).clamp(-20, 20).exp()
-    check_clip_margin(ratio)
+    low, high = 1 - settings["eps_clip"], 1 + settings["eps_clip_high"]
+    check_clip_margin(ratio, [low, high])
     plain = -ratio * advantages
-    clipped = -ratio.clamp(1 - settings["eps_clip"], 1 + settings["eps_clip_high"]) * advantages
+    clipped = -ratio.clamp(low, high) * advantages
     # The reference policy is the initial model: its log-probs are the rollout's.
     reference_lead = (old - log_probs).clamp(-20, 20)
-    kl = (reference_lead.exp() - 1 - reference_lead).clamp(-10, 10)
+    unclipped_kl = reference_lead.exp() - 1 - reference_lead
+    check_clip_margin(unclipped_kl, [10])
+    kl = unclipped_kl.clamp(-10, 10)
 
     parts = {
         "pg_loss": sample_mean(torch.maximum(plain, clipped), mask, packed),
@@ -170,8 +172,8 @@ def make_optimizer(model: torch.nn.Module) -> torch.optim.AdamW:
 
 
 def steady_entries(gradient: torch.Tensor, rng: np.random.Generator) -> torch.Tensor:
-    """Flat indices, ascending, among the larger half of the gradient: Adam's first step is the sign of
-    the gradient, so an entry near zero would follow the rounding."""
+    """Flat indices, ascending, among the larger half of the gradient: Adam's first step is the
+    gradient's sign, so an entry near zero would follow the rounding."""
     flat = gradient.abs().flatten()
     larger = flat.argsort(descending=True, stable=True)[: (flat.numel() + 1) // 2]
     chosen = rng.permutation(larger.numel())[:SAMPLED_ENTRIES]
@@ -179,7 +181,7 @@ def steady_entries(gradient: torch.Tensor, rng: np.random.Generator) -> torch.Te
 
 
 def train(loss_of, packed: Packed, batch: dict[str, torch.Tensor], rng: np.random.Generator):
-    """STEPS steps, each over the whole batch: metrics per step, and the final weights and moments."""
+    """STEPS steps, each over the whole batch: metrics per step, final weights and moments."""
     model = load_model()
     initial = {name: p.detach().clone() for name, p in model.named_parameters()}
     optimizer = make_optimizer(model)

@@ -1,7 +1,7 @@
-"""Makes tests/fixtures/model: small models in Hugging Face's layout, and what transformers computes.
+"""Makes tests/fixtures/model: small models in Hugging Face's layout, and what transformers gives.
 
-For each model a `reference.safetensors`: logits, hidden states, log-probs, entropies, gradients of a
-fixed loss, and a greedy continuation. tests/fixtures/README.md lists the tensors.
+For each model a `reference.safetensors`: logits, hidden states, log-probs, entropies, gradients of
+a fixed loss, and a greedy continuation. tests/fixtures/README.md lists the tensors.
 
     python scripts/make_model_fixtures.py --shared ../shared
 """
@@ -86,7 +86,7 @@ def llama3_config() -> LlamaConfig:
 
 
 def random_model(config: PretrainedConfig, rng: np.random.Generator) -> torch.nn.Module:
-    """Weights that keep activations of order one and logits apart; norm weights that are not all one."""
+    """Weights that keep activations of order one and logits apart; norm weights not all one."""
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     with torch.no_grad():
         for name, parameter in sorted(model.named_parameters()):
@@ -115,7 +115,7 @@ def v4_spelling(config: dict) -> dict:
 
 
 def save_model(model: torch.nn.Module, directory: pathlib.Path) -> None:
-    """save_pretrained, with config.json in the older spelling and config_v5.json as transformers 5 has it.
+    """save_pretrained; config.json in the older spelling, config_v5.json as transformers 5 has it.
 
     Checks that the directory as it is then read gives the same logits.
     """
@@ -133,7 +133,7 @@ def save_model(model: torch.nn.Module, directory: pathlib.Path) -> None:
 
 
 def greedy(model: torch.nn.Module, prompt: list[int], count: int) -> tuple[list[int], list[float]]:
-    """`count` ids (the end of sequence does not stop it), and how far each logit led the runner-up."""
+    """`count` ids (the end of sequence does not stop it), and each id's lead on the runner-up."""
     ids, margins = list(prompt), []
     with torch.no_grad():
         for _ in range(count):
@@ -144,7 +144,7 @@ def greedy(model: torch.nn.Module, prompt: list[int], count: int) -> tuple[list[
 
 
 def clearest_greedy(model: torch.nn.Module, rng: np.random.Generator) -> dict[str, torch.Tensor]:
-    """Of random prompts, the one whose closest call is the least close, so that rounding cannot flip it."""
+    """Of random prompts, the one whose closest call is the least close: rounding cannot flip it."""
     best = None
     for _ in range(GREEDY_PROMPTS):
         prompt = rng.integers(4, model.config.vocab_size, GREEDY_PROMPT_LENGTH).tolist()
@@ -181,7 +181,7 @@ def logit_positions(rng: np.random.Generator) -> torch.Tensor:
 
 
 def hidden_states(model: torch.nn.Module, packed: Packed) -> list[torch.Tensor]:
-    """[T, H] each: what enters block 0, 1, …, and last what enters the head (after the final norm)."""
+    """[T, H] each: what enters block 0, 1, …, and last what enters the head, after the norm."""
     runs = [
         model(input_ids=sample[None], output_hidden_states=True).hidden_states
         for sample in packed.samples()
@@ -239,7 +239,7 @@ def make_random(name: str, config: PretrainedConfig, dtype: torch.dtype, seed: i
     """The reference is float32 arithmetic on the weights as saved, whatever their type."""
     directory = FIXTURES / "model" / name
     model = random_model(config, np.random.default_rng(seed))
-    for parameter in model.parameters():  # not model.to(): it would round the rotary frequencies too
+    for parameter in model.parameters():  # model.to() would round the rotary frequencies too
         parameter.data = parameter.data.to(dtype)
     save_model(model, directory)
     rng = np.random.default_rng(seed + 1)

@@ -68,7 +68,7 @@ def packed_logits(model: torch.nn.Module, packed: Packed) -> torch.Tensor:
 def response_stats(
     logits: torch.Tensor, packed: Packed, temperature: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log-prob of each response token, and entropy (nats) of the distribution it came from: [R] each."""
+    """[R] each: log-prob of a response token, and entropy of the distribution it came from."""
     positions = packed.response_positions()
     log_softmax = torch.log_softmax(logits[positions - 1].float() / temperature, dim=-1)
     log_probs = log_softmax.gather(1, packed.tokens[positions][:, None])[:, 0]

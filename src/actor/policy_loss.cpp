@@ -8,7 +8,8 @@
 namespace miles {
 namespace {
 
-constexpr float kMaxLogRatio = 20;  // exp(20) is 4.9e8: beyond it nothing is learned, only overflowed
+constexpr float kMaxLogRatio =
+    20;  // exp(20) is 4.9e8: beyond it nothing is learned, only overflowed
 constexpr float kMaxLowVarKl = 10;
 
 /// log a - log b, and whether a gradient passes through it.
@@ -30,14 +31,20 @@ struct Term {
   float gradient = 0;
 };
 
-Term k3(float d) { return {.value = std::expm1(-d) + d, .gradient = -std::expm1(-d)}; }
+Term k3(float d) {
+  return {.value = std::expm1(-d) + d, .gradient = -std::expm1(-d)};
+}
 
 Term kl_estimate(float d, KlLossType type) {
   switch (type) {
-    case KlLossType::k1: return {.value = d, .gradient = 1};
-    case KlLossType::k2: return {.value = 0.5F * d * d, .gradient = d};
-    case KlLossType::k3: return k3(d);
-    case KlLossType::low_var_kl: break;
+    case KlLossType::k1:
+      return {.value = d, .gradient = 1};
+    case KlLossType::k2:
+      return {.value = 0.5F * d * d, .gradient = d};
+    case KlLossType::k3:
+      return k3(d);
+    case KlLossType::low_var_kl:
+      break;
   }
   Term term = k3(std::clamp(d, -kMaxLogRatio, kMaxLogRatio));
   if (std::abs(d) > kMaxLogRatio || std::abs(term.value) > kMaxLowVarKl) term.gradient = 0;
@@ -57,7 +64,8 @@ struct PolicyTerm {
   float clipped = 0;  // 1: the clipped ratio's loss was the larger
 };
 
-PolicyTerm policy_term(const LogRatio& ratio_log, float advantage, const PolicyLossOptions& options) {
+PolicyTerm policy_term(const LogRatio& ratio_log, float advantage,
+                       const PolicyLossOptions& options) {
   const float low = 1.0F - options.eps_clip;
   const float high = 1.0F + options.eps_clip_high.value_or(options.eps_clip);
   const float ratio = std::exp(std::clamp(ratio_log.value, -kMaxLogRatio, kMaxLogRatio));

@@ -17,12 +17,14 @@ int64_t aligned(int64_t bytes) {
 BlockStore::BlockStore(Memory memory, CopyStreams& copies, BlockStoreOptions options)
     : copies_(&copies), options_(std::move(options)), home_written_(options_.blocks.size()) {
   if (in_place()) return;
-  const bool window = options_.slots > 0 && options_.slots < block_count();
+  const bool window =
+      options_.slots > 0 && (options_.slots < block_count() || options_.slot_bytes > 0);
   std::vector<int64_t> sizes;
   if (window) {
-    int64_t largest = 0;
+    int64_t largest = options_.slot_bytes;
     for (const BlockSpan& block : options_.blocks) largest = std::max(largest, block.bytes);
-    sizes.assign(static_cast<size_t>(options_.slots), aligned(largest));
+    options_.slot_bytes = aligned(largest);
+    sizes.assign(static_cast<size_t>(options_.slots), options_.slot_bytes);
   } else {
     options_.slots = 0;
     for (const BlockSpan& block : options_.blocks) sizes.push_back(aligned(block.bytes));
@@ -65,6 +67,18 @@ void BlockStore::invalidate() {
     slot.written.synchronize();
     slot = {.data = slot.data};
   }
+}
+
+void BlockStore::set_blocks(std::vector<BlockSpan> blocks) {
+  MILES_CHECK(in_place() || streamed(), "{}: blocks of a resident store are fixed", options_.tag);
+  flush();
+  invalidate();
+  if (streamed())
+    for (const BlockSpan& block : blocks)
+      MILES_CHECK(block.bytes <= options_.slot_bytes, "{}: a block of {} bytes in slots of {}",
+                  options_.tag, block.bytes, options_.slot_bytes);
+  options_.blocks = std::move(blocks);
+  home_written_.assign(options_.blocks.size(), {});
 }
 
 BlockStore::Slot* BlockStore::find(int block) {

@@ -49,6 +49,7 @@ struct BlockStoreOptions {
   std::vector<BlockSpan> blocks;
   std::string tag;                // of the slots on the device
   int slots = 0;                  // 0, or at least the number of blocks: one for each
+  int64_t slot_bytes = 0;         // of a window's slots; 0: the largest of `blocks`
 };
 
 class BlockStore {
@@ -65,6 +66,9 @@ class BlockStore {
   void flush();
   /// Forgets what the slots hold, because the home has changed under them. No lease may be out.
   void invalidate();
+  /// Other blocks in the same home, none larger than a slot. Only for a window or a home on the device;
+  /// forgets what the slots hold.
+  void set_blocks(std::vector<BlockSpan> blocks);
 
   /// Starts bringing a block, if there is a slot that nobody leases. Never waits.
   void prefetch(int block);

@@ -8,12 +8,10 @@ namespace miles {
 HeadWeights view_head(const ModelConfig& config, const ParamLayout& layout, std::byte* embed,
                       std::byte* head, DType dtype) {
   HeadWeights weights;
-  weights.norm = {head, dtype, {config.hidden_size}};
-  std::byte* projection = embed;
-  if (!config.tie_word_embeddings) {
-    const ParamSpec& spec = layout.params().back();
-    projection = head + (spec.offset - layout.head().offset) * size_of(dtype);
-  }
+  const HeadOffsets& offsets = layout.head_offsets();
+  weights.norm = {head + offsets.norm * size_of(dtype), dtype, {config.hidden_size}};
+  std::byte* projection =
+      offsets.lm_head < 0 ? embed : head + offsets.lm_head * size_of(dtype);
   weights.lm_head = {projection, dtype, {config.vocab_size, config.hidden_size}};
   return weights;
 }

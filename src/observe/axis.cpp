@@ -96,7 +96,7 @@ Axis make_axis(const AxisOptions& options) {
 std::string format_quantity(double value, Quantity quantity) {
   if (!std::isfinite(value)) return "–";
   if (quantity == Quantity::bytes) return format_bytes(std::llround(value));
-  if (quantity == Quantity::seconds) return format_seconds(value);
+  if (quantity == Quantity::seconds) return value == 0 ? "0 s" : format_seconds(value);
   if (std::fabs(value) >= 1e12) return fmt::format("{:.4g}", value);
   if (value == std::floor(value) || std::fabs(value) >= 1e5)
     return with_thousands(std::llround(value));

@@ -37,29 +37,40 @@ constexpr Memory kHost = {"Host memory", &MemoryEvent::host_bytes, &MemoryEvent:
 
 using Events = std::span<const MemoryEvent>;
 
-/// The trainer is blue, the engine orange, so that taking turns is seen before a legend is read.
-std::map<std::string, std::string> colours_of(Events events, const Memory& memory) {
+struct TagColour {
+  std::string tag;
+  const char* colour;
+};
+
+/// The tags that ever held something, from the bottom of the stack to its top: what is shared, the
+/// store, the trainer in blue, the engine in orange, so that taking turns is seen before a legend
+/// is read.
+std::vector<TagColour> colours_of(Events events, const Memory& memory) {
   struct Family {
     const char* prefix;
     std::array<const char*, 5> shades;
-    size_t used = 0;
   };
-  std::array<Family, 4> families = {{
+  static constexpr std::array<Family, 4> kFamilies = {{
+      {"store", {"green-0", "green-2", "green-1", "green-3", "green-2"}},
       {"actor.", {"blue-0", "blue-2", "blue-1", "blue-3", "blue-4"}},
       {"rollout.", {"orange-1", "orange-2", "orange-0", "orange-3", "orange-2"}},
-      {"store", {"green-0", "green-2", "green-1", "green-3", "green-2"}},
       {"", {"grey-1", "pink-0", "grey-2", "grey-0", "grey-3"}},
   }};
+  const auto family_of = [](const std::string& tag) {
+    size_t f = 0;
+    while (!tag.starts_with(kFamilies[f].prefix)) ++f;
+    return f;
+  };
   std::set<std::string> tags;
   for (const MemoryEvent& event : events)
     for (const auto& [tag, bytes] : event.*memory.by_tag)
       if (bytes > 0) tags.insert(tag);
-  std::map<std::string, std::string> colours;
-  for (const std::string& tag : tags) {
-    Family& family = *std::find_if(families.begin(), families.end(), [&](const Family& candidate) {
-      return tag.starts_with(candidate.prefix);
-    });
-    colours[tag] = family.shades[family.used++ % family.shades.size()];
+  std::vector<TagColour> colours;
+  for (const size_t f : {3, 0, 1, 2}) {
+    size_t used = 0;
+    for (const std::string& tag : tags)
+      if (family_of(tag) == f)
+        colours.push_back({tag, kFamilies[f].shades[used++ % kFamilies[f].shades.size()]});
   }
   return colours;
 }
@@ -117,13 +128,32 @@ void add_tags(ChartSpec& chart, Events events, const std::vector<size_t>& chosen
   }
 }
 
-/// A chart of `events`, not empty, that are a stretch of the run.
-std::string memory_chart(Events events, const Memory& memory, const std::string& what) {
-  ChartSpec chart = {.title = fmt::format("{}, {}", memory.name, what),
+/// A stretch of the run and how to present it.
+struct Stretch {
+  Events events;     // not empty
+  const char* what;  // end of the title
+  const char* from;  // where its clock starts
+  double start = 0;  // seconds, that start on the run's clock
+};
+
+void add_peaks(ChartSpec& chart, std::vector<double> between) {
+  const double highest = max_of(between);
+  if (!(highest > 0)) return;
+  const auto at =
+      static_cast<size_t>(std::find(between.begin(), between.end(), highest) - between.begin());
+  const double end = at + 1 < chart.x.size() ? chart.x[at + 1] : chart.x[at];
+  chart.labels.push_back({(chart.x[at] + end) / 2, highest,
+                          fmt::format("peak {}", format_quantity(highest, Quantity::bytes))});
+  chart.series.push_back({"peak until the next event", "text", Mark::thin, std::move(between), {}});
+}
+
+std::string memory_chart(const Stretch& stretch, const Memory& memory) {
+  const Events events = stretch.events;
+  ChartSpec chart = {.title = fmt::format("{}, {}", memory.name, stretch.what),
                      .caption =
                          "What each tag holds after each event. The thin line is the peak "
                          "between two events.",
-                     .x_label = "time since the start",
+                     .x_label = fmt::format("time since {}", stretch.from),
                      .y_label = "held",
                      .x_quantity = Quantity::seconds,
                      .y_quantity = Quantity::bytes,
@@ -134,28 +164,33 @@ std::string memory_chart(Events events, const Memory& memory, const std::string&
   const std::vector<size_t> chosen = fullest(events, ranges, memory);
   for (size_t r = 0; r < ranges.size(); ++r) {
     const MemoryEvent& event = events[chosen[r]];
-    chart.x.push_back(events[ranges[r].begin].time);
+    chart.x.push_back(events[ranges[r].begin].time - stretch.start);
     chart.x_captions.push_back(fmt::format("after {} of rollout {} ({}), total {}", event.event,
                                            event.rollout_id, format_seconds(event.seconds),
                                            format_bytes(event.*memory.total)));
   }
+  if (events.size() > ranges.size())
+    chart.caption += fmt::format(" Each step is the fullest of about {} events.",
+                                 (events.size() + ranges.size() / 2) / ranges.size());
   add_tags(chart, events, chosen, memory);
-  std::vector<double> between = peaks(events, ranges, memory);
-  const auto top = std::max_element(between.begin(), between.end(), [](double a, double b) {
-    return (std::isnan(a) ? -1 : a) < (std::isnan(b) ? -1 : b);
-  });
-  if (*top > 0) {
-    const auto at = static_cast<size_t>(top - between.begin());
-    const double end = at + 1 < chart.x.size() ? chart.x[at + 1] : chart.x[at];
-    chart.labels.push_back({(chart.x[at] + end) / 2, *top,
-                            fmt::format("peak {}", format_quantity(*top, Quantity::bytes))});
-    chart.series.push_back(
-        {"peak until the next event", "text", Mark::thin, std::move(between), {}});
-  }
+  add_peaks(chart, peaks(events, ranges, memory));
   add_budget(chart, events, memory);
   if (events.size() <= kMostTicks)
-    for (const MemoryEvent& event : events) chart.ticks.push_back(event.time);
+    for (const MemoryEvent& event : events) chart.ticks.push_back(event.time - stretch.start);
   return svg_chart(chart);
+}
+
+/// The run's events behind one that stands for its start, so that the first peak has its stretch
+/// too.
+std::vector<MemoryEvent> with_start(const std::vector<MemoryEvent>& events) {
+  const MemoryEvent& first = events.front();
+  std::vector<MemoryEvent> all = {{.event = "the start",
+                                   .rollout_id = first.rollout_id,
+                                   .time = std::max(0.0, first.time - first.seconds),
+                                   .device_budget = first.device_budget,
+                                   .host_budget = first.host_budget}};
+  all.insert(all.end(), events.begin(), events.end());
+  return all;
 }
 
 /// The events of the last rollouts, from the last event before them on.
@@ -170,13 +205,15 @@ Events last_rollouts(Events events) {
 
 std::string memory_charts(const RunRecord& run) {
   if (run.memory.empty()) return "";
-  const Events whole = run.memory;
-  const Events last = last_rollouts(whole);
+  const std::vector<MemoryEvent> all = with_start(run.memory);
+  const Events last = last_rollouts(all);
+  const std::string close_up = fmt::format("last {} rollouts", kDetailRollouts);
   std::string charts;
   for (const Memory& memory : {kDevice, kHost}) {
-    charts += memory_chart(whole, memory, "whole run");
-    if (whole.size() > kMostTicks && last.size() < whole.size())
-      charts += memory_chart(last, memory, fmt::format("last {} rollouts", kDetailRollouts));
+    charts += memory_chart({all, "whole run", "the start"}, memory);
+    if (all.size() > kMostTicks && last.size() < all.size())
+      charts += memory_chart({last, close_up.c_str(), "the first event shown", last.front().time},
+                             memory);
   }
   return charts;
 }

@@ -13,14 +13,14 @@ namespace miles {
 
 /// Bytes are those held when the event ended.
 struct MemoryEvent {
-  std::string event;                            // "actor.onload"
-  int64_t rollout_id = 0;                       // rollout in which it happened
-  double seconds = 0;                           // how long it took
-  double time = 0;                              // when it ended, seconds since the start of the run
-  std::map<std::string, int64_t> device_bytes;  // by tag; tags that hold nothing may be absent
-  std::map<std::string, int64_t> host_bytes;    // by tag
-  int64_t device_total = 0;                     // bytes, all tags
-  int64_t host_total = 0;                       // bytes, all tags
+  std::string event = {};  // "actor.onload"
+  int64_t rollout_id = 0;  // rollout in which it happened
+  double seconds = 0;      // how long it took
+  double time = 0;         // when it ended, seconds since the start of the run
+  std::map<std::string, int64_t> device_bytes = {};  // by tag; tags that hold nothing may be absent
+  std::map<std::string, int64_t> host_bytes = {};    // by tag
+  int64_t device_total = 0;                          // bytes, all tags
+  int64_t host_total = 0;                            // bytes, all tags
   int64_t device_peak = 0;         // bytes, largest device total since the previous event
   int64_t host_peak = 0;           // bytes, largest host total since the previous event
   int64_t device_budget = 0;       // bytes; 0: no limit

@@ -110,7 +110,8 @@ std::string length_chart(const RunRecord& run, const Grouping& groups) {
   if (low != nullptr && high != nullptr)
     chart.series.push_back({"shortest … longest", "blue-2", Mark::band,
                             groups.reduce(*high, max_of), groups.reduce(*low, min_of)});
-  chart.series.push_back({"mean", "blue-1", Mark::line, groups.reduce(*mean, mean_of), {}});
+  const Mark mark = mean->size() < kSmoothFrom ? Mark::points : Mark::line;
+  chart.series.push_back({"mean", "blue-1", mark, groups.reduce(*mean, mean_of), {}});
   return svg_chart(chart);
 }
 

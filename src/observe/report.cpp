@@ -143,7 +143,10 @@ std::string metric_table(const RunRecord& run) {
 std::string report_html(const RunRecord& run) {
   std::string subtitle = "No rollout has finished yet";
   if (!run.rollout_ids.empty())
-    subtitle = fmt::format("Rollouts {} to {}", run.rollout_ids.front(), run.rollout_ids.back());
+    subtitle =
+        run.rollout_ids.size() == 1
+            ? fmt::format("Rollout {}", run.rollout_ids.front())
+            : fmt::format("Rollouts {} to {}", run.rollout_ids.front(), run.rollout_ids.back());
   std::string body =
       fmt::format("<h1>{}</h1>\n<p class=\"soft\">{}</p>\n", escape_html(run.name), subtitle);
   body += summary(run);

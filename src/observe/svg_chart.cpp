@@ -18,6 +18,7 @@ constexpr double kLeft = 58;
 constexpr double kRight = 14;
 constexpr double kTop = 12;
 constexpr double kBottom = 40;
+constexpr double kWidestBar = 44;  // pixels
 
 /// The stretch of x that one point stands for.
 struct Cell {
@@ -42,7 +43,7 @@ std::vector<Cell> cells_of(const ChartSpec& spec) {
   return cells;
 }
 
-std::string svg_escape_label(const std::string& label, const std::string& unit) {
+std::string axis_title(const std::string& label, const std::string& unit) {
   return escape_html(unit.empty() ? label : fmt::format("{} ({})", label, unit));
 }
 
@@ -103,7 +104,8 @@ class Drawing {
     // honestly.
     if (low > 0 && low < 0.6 * high) low = 0;
     y_ = make_axis({.low = low, .high = high, .quantity = spec_.y_quantity, .max_ticks = 6});
-    const bool points = spec_.spacing == Spacing::points;
+    // A single point stands in the middle of its cell.
+    const bool points = spec_.spacing == Spacing::points && spec_.x.size() > 1;
     x_ = make_axis({.low = points ? spec_.x.front() : cells_.front().left,
                     .high = points ? spec_.x.back() : cells_.back().right,
                     .quantity = spec_.x_quantity,
@@ -128,11 +130,11 @@ class Drawing {
                      at_x(tick.value), bottom, bottom + 17, tick.label);
     }
     fmt::format_to(out(), "<text x=\"{:.1f}\" y=\"{}\" text-anchor=\"middle\">{}</text>\n",
-                   (kLeft + right) / 2, spec_.height - 5, svg_escape_label(spec_.x_label, x_.unit));
+                   (kLeft + right) / 2, spec_.height - 5, axis_title(spec_.x_label, x_.unit));
     fmt::format_to(out(),
                    "<text transform=\"translate(13 {:.1f}) rotate(-90)\" text-anchor=\"middle\">{}"
                    "</text>\n",
-                   (kTop + bottom) / 2, svg_escape_label(spec_.y_label, y_.unit));
+                   (kTop + bottom) / 2, axis_title(spec_.y_label, y_.unit));
   }
 
   void draw_series(size_t s) {
@@ -165,8 +167,8 @@ class Drawing {
       if (!(series.y[i] > 0)) continue;
       double left = at_x(cells_[i].left);
       double right = at_x(cells_[i].right);
-      const double gap = spec_.spacing == Spacing::bars ? std::min(3.0, (right - left) * 0.2) : 0;
-      if (right - left > 4) {
+      if (spec_.spacing == Spacing::bars && right - left > 4) {
+        const double gap = std::max(std::min(3.0, (right - left) * 0.2), right - left - kWidestBar);
         left += gap / 2;
         right -= gap / 2;
       }

@@ -22,11 +22,11 @@ enum class Mark {
 };
 
 struct ChartSeries {
-  std::string name;    // in the legend and the hover text
-  std::string colour;  // a custom property's name: "blue-1"
+  std::string name = {};    // in the legend and the hover text
+  std::string colour = {};  // a custom property's name: "blue-1"
   Mark mark = Mark::line;
-  std::vector<double> y;    // [points] NaN: nothing there
-  std::vector<double> low;  // [points] lower edge, for a band only
+  std::vector<double> y = {};    // [points] NaN: nothing there
+  std::vector<double> low = {};  // [points] lower edge, for a band only
 };
 
 /// What a point stands for along x.
@@ -40,22 +40,23 @@ enum class Spacing {
 struct ChartLabel {
   double x = 0;
   double y = 0;
-  std::string text;
+  std::string text = {};
 };
 
 struct ChartSpec {
-  std::string title;
-  std::string caption;  // a sentence under the title; may be empty
-  std::string x_label;  // "rollout"
-  std::string y_label;  // "tokens"; the axis adds the unit that it chose
+  std::string title = {};
+  std::string caption = {};  // a sentence under the title; may be empty
+  std::string x_label = {};  // "rollout"
+  std::string y_label = {};  // "tokens"; the axis adds the unit that it chose
   Quantity x_quantity = Quantity::count;
   Quantity y_quantity = Quantity::number;
   Spacing spacing = Spacing::points;
-  std::vector<double> x;                // [points] ascending
-  std::vector<std::string> x_captions;  // [points] first line of the hover text; empty: label and x
-  std::vector<ChartSeries> series;      // drawn in this order, areas first
-  std::vector<double> ticks;            // x of light vertical lines
-  std::vector<ChartLabel> labels;
+  std::vector<double> x = {};  // [points] ascending
+  std::vector<std::string> x_captions =
+      {};  // [points] first line of the hover text; empty: label and x
+  std::vector<ChartSeries> series = {};  // drawn in this order, areas first
+  std::vector<double> ticks = {};        // x of light vertical lines
+  std::vector<ChartLabel> labels = {};
   int width = 560;   // of the drawing, CSS pixels at full size
   int height = 250;  // same
 };

@@ -95,7 +95,7 @@ Axis y_axis(std::span<const double> values, const TextChartOptions& options) {
   const bool fixed = options.y_min || options.y_max;
   return make_axis({.low = options.y_min.value_or(min_of(values)),
                     .high = options.y_max.value_or(max_of(values)),
-                    .max_ticks = std::clamp(options.height / 3 + 1, 2, 6),
+                    .max_ticks = std::clamp(options.height / 3 + 1, std::min(options.height, 3), 6),
                     .ends = fixed ? AxisOptions::Ends::data : AxisOptions::Ends::ticks});
 }
 

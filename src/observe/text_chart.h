@@ -15,12 +15,12 @@ enum class TextStyle {
 };
 
 struct TextChartOptions {
-  std::string title;            // line above the chart; may be empty
-  int width = 60;               // of the plot without its labels, characters, >= 8
-  int height = 10;              // of the plot, lines, >= 2
-  std::optional<double> y_min;  // none: from the values
-  std::optional<double> y_max;  // none: from the values
-  std::string x_label;          // what the values are counted by: "rollout"
+  std::string title = {};            // line above the chart; may be empty
+  int width = 60;                    // of the plot without its labels, characters, >= 8
+  int height = 10;                   // of the plot, lines, >= 2
+  std::optional<double> y_min = {};  // none: from the values
+  std::optional<double> y_max = {};  // none: from the values
+  std::string x_label = {};          // what the values are counted by: "rollout"
   TextStyle style = TextStyle::automatic;
 };
 

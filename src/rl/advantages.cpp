@@ -42,8 +42,8 @@ std::vector<float> group_advantages(std::span<const Sample> samples, RewardNorm 
     std::vector<double> rewards;
     for (const size_t i : members) {
       if (!samples[i].reward) continue;
-      MILES_CHECK(std::isfinite(*samples[i].reward), "sample {} has the reward {}", samples[i].index,
-                  *samples[i].reward);
+      MILES_CHECK(std::isfinite(*samples[i].reward), "sample {} has the reward {}",
+                  samples[i].index, *samples[i].reward);
       rewards.push_back(*samples[i].reward);
     }
     const GroupStats stats = norm == RewardNorm::none ? GroupStats{} : stats_of(rewards);

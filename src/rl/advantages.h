@@ -1,5 +1,6 @@
-// From rewards to advantages. GRPO (Shao et al. 2024, DeepSeekMath, eq. 3 with outcome supervision): every token of a
-// response has its sample's advantage, so that one number a sample is all there is to compute.
+// From rewards to advantages. GRPO (Shao et al. 2024, DeepSeekMath, eq. 3 with outcome
+// supervision): every token of a response has its sample's advantage, so that one number a sample
+// is all there is to compute.
 #pragma once
 
 #include <span>
@@ -17,12 +18,14 @@ enum class RewardNorm {
 };
 
 /// The advantage of every token of sample i: [samples]. The samples of a group may lie anywhere.
-/// A sample without a reward takes part in no mean and no std; its advantage is 0. In a group of equal rewards, or
-/// with a single reward left, everybody's is exactly 0 (except with RewardNorm::none).
-/// Every group must have two samples or more unless the norm is none (batch sizes are checked at the start).
+/// A sample without a reward takes part in no mean and no std; its advantage is 0. In a group of
+/// equal rewards, or with a single reward left, everybody's is exactly 0 (except with
+/// RewardNorm::none). Every group must have two samples or more unless the norm is none (batch
+/// sizes are checked at the start).
 std::vector<float> group_advantages(std::span<const Sample> samples, RewardNorm norm);
 
-/// Takes the samples without a reward out of the loss: their loss_mask becomes all 0. Returns how many there were.
+/// Takes the samples without a reward out of the loss: their loss_mask becomes all 0. Returns how
+/// many there were.
 int64_t mask_unscored(std::span<Sample> samples);
 
 }  // namespace miles

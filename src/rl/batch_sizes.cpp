@@ -17,17 +17,21 @@ void check_range(const std::optional<int64_t>& value, const char* flag) {
 }
 
 /// "--flag 8", for messages.
-std::string shown(const char* flag, int64_t value) { return fmt::format("{} {}", flag, value); }
+std::string shown(const char* flag, int64_t value) {
+  return fmt::format("{} {}", flag, value);
+}
 
-/// `total` divided by a flag's value; refuses a remainder, proposing the values nearest to it that divide.
+/// `total` divided by a flag's value; refuses a remainder, proposing the values nearest to it that
+/// divide.
 int64_t divide(int64_t total, const std::string& total_shown, std::pair<const char*, int64_t> by) {
   const auto [flag, value] = by;
   if (total % value == 0) return total / value;
   int64_t below = std::min(value, total), above = value;
   while (total % below != 0) --below;
   while (above < total && total % above != 0) ++above;
-  const std::string nearest =
-      above < total || below == value ? fmt::format("{} or {}", below, above) : fmt::format("{}", below);
+  const std::string nearest = above < total || below == value
+                                  ? fmt::format("{} or {}", below, above)
+                                  : fmt::format("{}", below);
   fail(ErrorCode::flags, "{} = {}, which {} does not divide; set {} to {}, say", total_shown, total,
        shown(flag, value), flag, nearest);
 }
@@ -48,14 +52,15 @@ int64_t samples_per_prompt(const BatchSizeFlags& flags) {
 BatchSizes from_steps(const BatchSizeFlags& flags, int64_t n) {
   if (!flags.global_batch_size)
     fail(ErrorCode::flags,
-         "neither --rollout-batch-size nor --global-batch-size is given; give --rollout-batch-size, the "
+         "neither --rollout-batch-size nor --global-batch-size is given; give "
+         "--rollout-batch-size, the "
          "number of prompts in a rollout");
   const int64_t global = *flags.global_batch_size;
   const int64_t steps = flags.num_steps_per_rollout.value_or(1);
-  const int64_t rollout = divide(global * steps,
-                                 shown("--global-batch-size", global) + " × " +
-                                     shown("--num-steps-per-rollout", steps),
-                                 {"--n-samples-per-prompt", n});
+  const int64_t rollout =
+      divide(global * steps,
+             shown("--global-batch-size", global) + " × " + shown("--num-steps-per-rollout", steps),
+             {"--n-samples-per-prompt", n});
   return {rollout, n, global, steps};
 }
 

@@ -15,7 +15,8 @@ int64_t count_of(const nlohmann::json& state, const char* key) {
   const auto found = state.find(key);
   if (found == state.end() || !found->is_number_integer() || found->get<int64_t>() < 0)
     fail(ErrorCode::data,
-         "data source state: \"{}\" is {}; it must be a whole number from 0. The checkpoint is damaged "
+         "data source state: \"{}\" is {}; it must be a whole number from 0. The checkpoint is "
+         "damaged "
          "or not one of ours: resume from another",
          key, found == state.end() ? "missing" : found->dump());
   return found->get<int64_t>();
@@ -32,6 +33,14 @@ DataSource DataSource::load(const DataOptions& options) {
   source.seed_ = options.seed;
   source.begin_epoch(0);
   return source;
+}
+
+int64_t DataSource::keep_if(const std::function<bool(const Prompt&)>& keep) {
+  MILES_CHECK(sample_group_index_ == 0, "prompts have been given already");
+  const auto dropped = static_cast<int64_t>(
+      std::erase_if(prompts_, [&](const Prompt& prompt) { return !keep(prompt); }));
+  begin_epoch(0);
+  return dropped;
 }
 
 void DataSource::begin_epoch(int64_t epoch) {
@@ -64,18 +73,24 @@ std::vector<Sample> DataSource::next_group(int64_t n_samples) {
 }
 
 nlohmann::json DataSource::state() const {
-  return {{"sample_offset", sample_offset_}, {"epoch_id", epoch_id_},
-          {"sample_group_index", sample_group_index_}, {"sample_index", sample_index_},
-          {"num_prompts", size()}, {"shuffle", shuffle_}, {"seed", seed_}};
+  return {{"sample_offset", sample_offset_},
+          {"epoch_id", epoch_id_},
+          {"sample_group_index", sample_group_index_},
+          {"sample_index", sample_index_},
+          {"num_prompts", size()},
+          {"shuffle", shuffle_},
+          {"seed", seed_}};
 }
 
 void DataSource::restore(const nlohmann::json& state) {
   const nlohmann::json now = this->state();
   for (const char* key : {"num_prompts", "shuffle", "seed"}) {
-    const nlohmann::json saved = state.is_object() ? state.value(key, nlohmann::json()) : nlohmann::json();
+    const nlohmann::json saved =
+        state.is_object() ? state.value(key, nlohmann::json()) : nlohmann::json();
     if (saved != now[key])
       fail(ErrorCode::data,
-           "{}: the checkpoint was made with {} = {}, this run has {}; resuming would skip or repeat "
+           "{}: the checkpoint was made with {} = {}, this run has {}; resuming would skip or "
+           "repeat "
            "prompts. Give the same --prompt-data, --rollout-shuffle and --rollout-seed as then",
            path_, key, saved.dump(), now[key].dump());
   }
@@ -84,8 +99,8 @@ void DataSource::restore(const nlohmann::json& state) {
   const int64_t group_index = count_of(state, "sample_group_index");
   const int64_t sample_index = count_of(state, "sample_index");
   if (offset > size())
-    fail(ErrorCode::data, "{}: the checkpoint stands at prompt {} of {}; it is damaged", path_, offset,
-         size());
+    fail(ErrorCode::data, "{}: the checkpoint stands at prompt {} of {}; it is damaged", path_,
+         offset, size());
   begin_epoch(epoch);
   sample_offset_ = offset;
   sample_group_index_ = group_index;

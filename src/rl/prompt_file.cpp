@@ -32,14 +32,15 @@ std::optional<int64_t> parse_bound(std::string_view digits, const std::string& w
   const auto [rest, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
   if (error != std::errc() || rest != digits.data() + digits.size())
     fail(ErrorCode::flags,
-         "--prompt-data {}: \"{}\" is no row number; write a slice as file.jsonl@[begin:end]", whole,
-         digits);
+         "--prompt-data {}: \"{}\" is no row number; write a slice as file.jsonl@[begin:end]",
+         whole, digits);
   return value;
 }
 
 SlicedPath parse_path(const std::string& whole) {
   const size_t at = whole.rfind("@[");
-  if (at == std::string::npos || whole.back() != ']') return {.path = whole, .begin = {}, .end = {}};
+  if (at == std::string::npos || whole.back() != ']')
+    return {.path = whole, .begin = {}, .end = {}};
   const std::string_view slice = std::string_view(whole).substr(at + 2, whole.size() - at - 3);
   const size_t colon = slice.find(':');
   if (colon == std::string_view::npos)
@@ -103,10 +104,11 @@ class RowReader {
       fail(ErrorCode::data, "{}: no key \"{}\" (keys: {}); name the prompt's key with --input-key",
            place, options_.input_key, keys_of(row));
     if (found->is_array())
-      fail(ErrorCode::data,
-           "{}: \"{}\" is an array; chat messages need a chat template, which is not supported yet: "
-           "store the rendered prompt as a string",
-           place, options_.input_key);
+      fail(
+          ErrorCode::data,
+          "{}: \"{}\" is an array; chat messages need a chat template, which is not supported yet: "
+          "store the rendered prompt as a string",
+          place, options_.input_key);
     if (!found->is_string())
       fail(ErrorCode::data, "{}: \"{}\" is a {}; a prompt must be a string", place,
            options_.input_key, found->type_name());
@@ -155,11 +157,13 @@ int64_t resolve_bound(int64_t bound, int64_t rows) {
 std::vector<Prompt> read_prompt_file(const DataOptions& options) {
   const SlicedPath sliced = parse_path(options.path);
   if (sliced.path.ends_with(".parquet"))
-    fail(ErrorCode::data, "{}: Parquet is not read; convert it to JSON lines (.jsonl)", sliced.path);
+    fail(ErrorCode::data, "{}: Parquet is not read; convert it to JSON lines (.jsonl)",
+         sliced.path);
   const std::string content = read_file(sliced.path);
   const std::vector<Line> lines = lines_of(content);
   const auto rows = static_cast<int64_t>(lines.size());
-  if (rows == 0) fail(ErrorCode::data, "{}: no rows; it must hold one JSON object a line", sliced.path);
+  if (rows == 0)
+    fail(ErrorCode::data, "{}: no rows; it must hold one JSON object a line", sliced.path);
   const int64_t begin = resolve_bound(sliced.begin.value_or(0), rows);
   const int64_t end = resolve_bound(sliced.end.value_or(rows), rows);
   if (begin >= end)

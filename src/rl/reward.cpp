@@ -34,7 +34,9 @@ struct Free {
   void operator()(pcre2_match_context* context) const { pcre2_match_context_free(context); }
 };
 
-RewardResult scored(bool right) { return {.reward = right ? 1.0 : 0.0, .problem = {}}; }
+RewardResult scored(bool right) {
+  return {.reward = right ? 1.0 : 0.0, .problem = {}};
+}
 
 }  // namespace
 
@@ -61,12 +63,10 @@ class RuleReward::Pattern {
     const std::unique_ptr<pcre2_match_data, Free> match(
         pcre2_match_data_create_from_pattern(code_.get(), nullptr));
     MILES_CHECK(match != nullptr, "out of memory");
-    const int found =
-        pcre2_match(code_.get(), reinterpret_cast<PCRE2_SPTR>(response.data()), response.size(), 0, 0,
-                    match.get(), context_.get());
+    const int found = pcre2_match(code_.get(), reinterpret_cast<PCRE2_SPTR>(response.data()),
+                                  response.size(), 0, 0, match.get(), context_.get());
     if (found == PCRE2_ERROR_NOMATCH) return scored(false);
-    if (found < 0)
-      return {.reward = {}, .problem = "--rm-regex gave up: " + pcre2_message(found)};
+    if (found < 0) return {.reward = {}, .problem = "--rm-regex gave up: " + pcre2_message(found)};
     if (groups_ == 0 || label.empty()) return scored(true);
     const PCRE2_SIZE* ends = pcre2_get_ovector_pointer(match.get());
     if (found < 2 || ends[2] == PCRE2_UNSET) return scored(false);  // group 1 took no part
@@ -81,9 +81,12 @@ class RuleReward::Pattern {
 
 std::string_view name_of(RmType type) {
   switch (type) {
-    case RmType::exact: return "exact";
-    case RmType::math: return "math";
-    case RmType::regex: return "regex";
+    case RmType::exact:
+      return "exact";
+    case RmType::math:
+      return "math";
+    case RmType::regex:
+      return "regex";
   }
   MILES_CHECK(false, "reward type {}", static_cast<int>(type));
   return {};
@@ -108,9 +111,12 @@ RuleReward& RuleReward::operator=(RuleReward&&) noexcept = default;
 
 RewardResult RuleReward::score(std::string_view response, std::string_view label) const {
   switch (type_) {
-    case RmType::exact: return scored(trim(response) == trim(label));
-    case RmType::math: return scored(same_final_number(response, label));
-    case RmType::regex: return pattern_->score(response, label);
+    case RmType::exact:
+      return scored(trim(response) == trim(label));
+    case RmType::math:
+      return scored(same_final_number(response, label));
+    case RmType::regex:
+      return pattern_->score(response, label);
   }
   MILES_CHECK(false, "reward type {}", static_cast<int>(type_));
   return {};

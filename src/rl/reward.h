@@ -1,4 +1,5 @@
-// Rewards that are computed here: exact, math and regex (--rm-type). rl/reward_command.h asks a program of the user's.
+// Rewards that are computed here: exact, math and regex (--rm-type). rl/reward_command.h asks a
+// program of the user's.
 #pragma once
 
 #include <memory>
@@ -21,13 +22,15 @@ RmType parse_rm_type(std::string_view name);
 
 /// What scoring one response came to.
 struct RewardResult {
-  std::optional<double> reward;  // finite; none when there is no score, which is never the same as 0
-  std::string problem;           // why there is none; empty when there is one
+  std::optional<double> reward =
+      {};                    // finite; none when there is no score, which is never the same as 0
+  std::string problem = {};  // why there is none; empty when there is one
 };
 
 struct RmOptions {
   RmType type = RmType::exact;
-  std::string pattern;  // PCRE2 with UTF-8, for RmType::regex (--rm-regex); "(?s)" lets . match a newline
+  std::string pattern =
+      {};  // PCRE2 with UTF-8, for RmType::regex (--rm-regex); "(?s)" lets . match a newline
 };
 
 /// Scores 1 or 0. One object may be used by many threads at once.
@@ -39,8 +42,9 @@ class RuleReward {
   RuleReward(RuleReward&&) noexcept;
   RuleReward& operator=(RuleReward&&) noexcept;
 
-  /// regex: the first match counts; when the pattern has a group and the label is not empty, group 1 must equal the
-  /// label (white space at the ends apart). A match that runs into the work limit has no reward but a problem.
+  /// regex: the first match counts; when the pattern has a group and the label is not empty, group
+  /// 1 must equal the label (white space at the ends apart). A match that runs into the work limit
+  /// has no reward but a problem.
   RewardResult score(std::string_view response, std::string_view label) const;
 
  private:

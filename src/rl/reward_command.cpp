@@ -98,8 +98,9 @@ class RewardCommand::Pool {
       if (slot.worker) slot.worker->close_input();
     const auto deadline = Clock::now() + kGrace;
     const auto all_exited = [this] {
-      return std::all_of(slots_.begin(), slots_.end(),
-                         [](const Slot& slot) { return !slot.worker || slot.worker->has_exited(); });
+      return std::all_of(slots_.begin(), slots_.end(), [](const Slot& slot) {
+        return !slot.worker || slot.worker->has_exited();
+      });
     };
     while (!all_exited() && Clock::now() < deadline)
       std::this_thread::sleep_for(std::chrono::milliseconds(2));
@@ -141,8 +142,7 @@ class RewardCommand::Pool {
     slot.request = next_++;
     slot.deadline = Clock::now() + std::chrono::duration_cast<Clock::duration>(
                                        std::chrono::duration<double>(options_.timeout_seconds));
-    slot.worker->send(line_of(requests_[*slot.request]));
-    slot.worker->pump();
+    slot.worker->send(line_of(requests_[*slot.request]));  // collect writes it, after a poll
   }
 
   /// Waits until a busy worker has something for us, or the first deadline passes.
@@ -155,8 +155,7 @@ class RewardCommand::Pool {
       deadline = std::min(deadline, slot.deadline);
       if (slot.worker->has_ended()) return;
     }
-    const auto left =
-        std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
     const int timeout = static_cast<int>(std::clamp<int64_t>(left, 0, 60'000));
     if (::poll(streams.data(), streams.size(), timeout) < 0 && errno != EINTR)
       fail(ErrorCode::device, "--custom-rm-command: poll failed (errno {})", errno);
@@ -193,7 +192,8 @@ class RewardCommand::Pool {
     if (has_ever_replied_) return;
     if (++failures_before_reply_ >= std::max<int64_t>(5, 2 * options_.workers))
       fail(ErrorCode::data,
-           "--custom-rm-command '{}' failed {} times and never answered: {}. Try it by hand: it must "
+           "--custom-rm-command '{}' failed {} times and never answered: {}. Try it by hand: it "
+           "must "
            "read a JSON line from stdin and write one to stdout",
            options_.command, failures_before_reply_, results_[last_finished_].problem);
   }
@@ -202,7 +202,8 @@ class RewardCommand::Pool {
     const size_t request = *slot.request;
     slot.request.reset();
     if (!result.reward)
-      log_problem(fmt::format("no reward for sample {}: {}", requests_[request].id, result.problem));
+      log_problem(
+          fmt::format("no reward for sample {}: {}", requests_[request].id, result.problem));
     results_[request] = std::move(result);
     last_finished_ = request;
     ++finished_;

@@ -1,6 +1,8 @@
-// Rewards from a program of the user's (--custom-rm-command), in any language, in worker processes that stay.
+// Rewards from a program of the user's (--custom-rm-command), in any language, in worker processes
+// that stay.
 //
-// A worker is `/bin/sh -c COMMAND`. Per sample it reads one line from stdin and writes one line to stdout (and flushes):
+// A worker is `/bin/sh -c COMMAND`. Per sample it reads one line from stdin and writes one line to
+// stdout (and flushes):
 //   in   {"id": 7, "prompt": "2+2=", "response": "4", "label": "4", "metadata": {}}
 //   out  {"id": 7, "reward": 1.0}        or  {"id": 7, "reward": null} when it has no score
 // Anything else is for stderr, which is logged. When stdin ends, the worker should end.
@@ -18,35 +20,39 @@
 namespace miles {
 
 struct RewardCommandOptions {
-  std::string command;          // given to /bin/sh -c
-  int64_t workers = 1;          // processes side by side (--rm-workers), at least 1
-  double timeout_seconds = 60;  // for one sample, start of the process included (--rm-timeout), above 0
+  std::string command = {};  // given to /bin/sh -c
+  int64_t workers = 1;       // processes side by side (--rm-workers), at least 1
+  double timeout_seconds =
+      60;  // for one sample, start of the process included (--rm-timeout), above 0
 };
 
 struct RewardRequest {
-  int64_t id = 0;           // any number; the worker gives it back
-  std::string prompt;       // text; bytes that are no UTF-8 are sent as U+FFFD
-  std::string response;     // text, likewise
-  std::string label;        // text, likewise; empty when there is none
-  nlohmann::json metadata;  // the data row's own
+  int64_t id = 0;                // any number; the worker gives it back
+  std::string prompt = {};       // text; bytes that are no UTF-8 are sent as U+FFFD
+  std::string response = {};     // text, likewise
+  std::string label = {};        // text, likewise; empty when there is none
+  nlohmann::json metadata = {};  // the data row's own
 };
 
 /// Used by one thread at a time. Ignores SIGPIPE in the whole program, unless somebody handles it.
 class RewardCommand {
  public:
-  /// Starts the workers. Throws Error{flags} for options out of range, Error{device} when no process can be started.
+  /// Starts the workers. Throws Error{flags} for options out of range, Error{device} when no
+  /// process can be started.
   explicit RewardCommand(RewardCommandOptions options);
 
-  /// Closes the workers' stdin and gives them a second to end; what is left of their process groups is killed.
+  /// Closes the workers' stdin and gives them a second to end; what is left of their process groups
+  /// is killed.
   ~RewardCommand();
   RewardCommand(const RewardCommand&) = delete;
   RewardCommand& operator=(const RewardCommand&) = delete;
 
-  /// Scores all requests, as many at once as there are workers; result i belongs to request i. A sample has no reward
-  /// but a problem when the worker says null, ends, answers anything but the line above (a wrong id, a reward that is
-  /// no finite number) or takes longer than the timeout. Except after null, that worker's process group is killed and a
-  /// new worker started. A sample is tried once. The first few problems and lines of stderr are logged.
-  /// Throws Error{data} naming the command and what it said, when every request failed, or when the command has never
+  /// Scores all requests, as many at once as there are workers; result i belongs to request i. A
+  /// sample has no reward but a problem when the worker says null, ends, answers anything but the
+  /// line above (a wrong id, a reward that is no finite number) or takes longer than the timeout.
+  /// Except after null, that worker's process group is killed and a new worker started. A sample is
+  /// tried once. The first few problems and lines of stderr are logged. Throws Error{data} naming
+  /// the command and what it said, when every request failed, or when the command has never
   /// answered and failed max(5, 2 × workers) times (it cannot start, or hangs).
   std::vector<RewardResult> score(std::span<const RewardRequest> requests);
 

@@ -54,15 +54,16 @@ struct SpawnOptions {
   SpawnOptions() {
     posix_spawn_file_actions_init(&files);
     posix_spawnattr_init(&attributes);
-    // An own group, so that what the command starts can be killed with it; signals as a program expects them.
+    // An own group, so that what the command starts can be killed with it; signals as a program
+    // expects them.
     posix_spawnattr_setpgroup(&attributes, 0);
     sigset_t signals;
     sigemptyset(&signals);
     posix_spawnattr_setsigmask(&attributes, &signals);
     sigaddset(&signals, SIGPIPE);
     posix_spawnattr_setsigdefault(&attributes, &signals);
-    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK |
-                                              POSIX_SPAWN_SETSIGDEF);
+    posix_spawnattr_setflags(
+        &attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
   }
   ~SpawnOptions() {
     posix_spawn_file_actions_destroy(&files);
@@ -113,7 +114,9 @@ RewardWorker::RewardWorker(const std::string& command) {
   for (const OwnedFd* end : {&stdin_, &stdout_, &stderr_}) make_nonblocking(*end);
 }
 
-RewardWorker::~RewardWorker() { kill(); }
+RewardWorker::~RewardWorker() {
+  kill();
+}
 
 void RewardWorker::send(std::string_view line) {
   input_.append(line).push_back('\n');
@@ -143,7 +146,8 @@ void RewardWorker::write_input() {
 }
 
 void RewardWorker::read_stream(OwnedFd& stream, std::string& into) {
-  // One call takes a bounded amount, so that a process that never stops talking cannot hold us here.
+  // One call takes a bounded amount, so that a process that never stops talking cannot hold us
+  // here.
   std::array<char, 1 << 16> chunk;
   for (int calls = 0; calls < 16 && stream.is_open(); ++calls) {
     const ssize_t n = ::read(stream.get(), chunk.data(), chunk.size());
@@ -197,7 +201,8 @@ std::vector<std::string> RewardWorker::take_error_lines() {
 bool RewardWorker::has_exited() const {
   if (pid_ < 0) return true;
   siginfo_t info{};
-  // Not reaped here: while the leader is a zombie, its group's number cannot be given to anybody else.
+  // Not reaped here: while the leader is a zombie, its group's number cannot be given to anybody
+  // else.
   return ::waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
          info.si_pid == pid_;
 }

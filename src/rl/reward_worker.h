@@ -1,4 +1,5 @@
-// One process of --custom-rm-command: lines in, lines out, and never a wait that the caller did not ask for.
+// One process of --custom-rm-command: lines in, lines out, and never a wait that the caller did not
+// ask for.
 #pragma once
 
 #include <poll.h>
@@ -28,8 +29,8 @@ class OwnedFd {
 
 class RewardWorker {
  public:
-  /// Starts /bin/sh -c `command` in a process group of its own, its three streams on pipes. Nothing else of ours is
-  /// open in it. Throws Error{device} when the system cannot start a process.
+  /// Starts /bin/sh -c `command` in a process group of its own, its three streams on pipes. Nothing
+  /// else of ours is open in it. Throws Error{device} when the system cannot start a process.
   explicit RewardWorker(const std::string& command);
 
   /// Kills and reaps whatever of the group is left.
@@ -40,7 +41,8 @@ class RewardWorker {
   /// Queues one line (without its end) for stdin.
   void send(std::string_view line);
 
-  /// Moves what can be moved at once: queued input into the process, its output and its stderr out of it.
+  /// Moves what can be moved at once: queued input into the process, its output and its stderr out
+  /// of it.
   void pump();
 
   /// The streams worth waiting for: readable output, and room for input when some is queued.
@@ -67,7 +69,8 @@ class RewardWorker {
   /// Whether the process has ended; does not wait.
   bool has_exited() const;
 
-  /// Kills the whole group, reads what it still said, reaps it. Returns how it ended: "exited with status 3".
+  /// Kills the whole group, reads what it still said, reaps it. Returns how it ended: "exited with
+  /// status 3".
   std::string kill();
 
  private:

@@ -58,7 +58,8 @@ void add_rewards(std::span<const Sample> samples, std::span<const float> advanta
 
 void add_lengths(std::span<const Sample> samples, NamedValues& metrics) {
   std::vector<double> lengths;
-  for (const Sample& sample : samples) lengths.push_back(static_cast<double>(sample.response_length));
+  for (const Sample& sample : samples)
+    lengths.push_back(static_cast<double>(sample.response_length));
   const auto [least, most] = std::minmax_element(lengths.begin(), lengths.end());
   metrics.emplace_back("rollout/response_len/mean", mean_of(lengths));
   metrics.emplace_back("rollout/response_len/median", median_of(lengths));
@@ -98,8 +99,9 @@ bool ends_in_loop(std::span<const int32_t> tokens) {
   constexpr size_t kTail = 2048, kLeastTokens = 32, kLeastTimes = 4;
   const size_t n = std::min(tokens.size(), kTail);
   const auto from_end = [&tokens](size_t i) { return tokens[tokens.size() - 1 - i]; };
-  // border[i]: longest proper prefix of the reversed tail's first i+1 tokens that also ends them (Knuth, Morris and
-  // Pratt 1977). i+1 - border[i] is then the length of the phrase that the last i+1 tokens repeat.
+  // border[i]: longest proper prefix of the reversed tail's first i+1 tokens that also ends them
+  // (Knuth, Morris and Pratt 1977). i+1 - border[i] is then the length of the phrase that the last
+  // i+1 tokens repeat.
   std::vector<size_t> border(n, 0);
   for (size_t i = 1; i < n; ++i) {
     size_t k = border[i - 1];

@@ -17,11 +17,16 @@ nlohmann::json valid_text(const std::string& text) {
 
 std::string_view name_of(SampleStatus status) {
   switch (status) {
-    case SampleStatus::pending: return "pending";
-    case SampleStatus::completed: return "completed";
-    case SampleStatus::truncated: return "truncated";
-    case SampleStatus::aborted: return "aborted";
-    case SampleStatus::failed: return "failed";
+    case SampleStatus::pending:
+      return "pending";
+    case SampleStatus::completed:
+      return "completed";
+    case SampleStatus::truncated:
+      return "truncated";
+    case SampleStatus::aborted:
+      return "aborted";
+    case SampleStatus::failed:
+      return "failed";
   }
   MILES_CHECK(false, "status {}", static_cast<int>(status));
   return {};
@@ -54,8 +59,9 @@ void check_sample(const Sample& sample) {
   MILES_CHECK(sample.response_length >= 0 && length <= sample.tokens.size(),
               "sample {}: response of {} tokens in a sequence of {}", sample.index,
               sample.response_length, sample.tokens.size());
-  MILES_CHECK(sample.loss_mask.size() == length, "sample {}: {} mask entries for {} response tokens",
-              sample.index, sample.loss_mask.size(), length);
+  MILES_CHECK(sample.loss_mask.size() == length,
+              "sample {}: {} mask entries for {} response tokens", sample.index,
+              sample.loss_mask.size(), length);
   MILES_CHECK(sample.rollout_log_probs.size() == length,
               "sample {}: {} log-probs for {} response tokens", sample.index,
               sample.rollout_log_probs.size(), length);

@@ -19,6 +19,7 @@ struct AdditionOptions {
   int64_t max = 99;              // largest number to add
   std::optional<int64_t> count;  // prompts
   Split split = Split::train;
+  int64_t noise = 0;  // percent of labels that are wrong
 };
 
 struct Range {
@@ -36,8 +37,8 @@ int64_t parse_number(const Option& option, Range range, const std::string& path)
   const char* end = option.value.data() + option.value.size();
   const auto [rest, error] = std::from_chars(option.value.data(), end, number);
   if (error != std::errc() || rest != end || number < range.least || number > range.most)
-    fail(ErrorCode::flags, "--prompt-data {}: {} is \"{}\"; it must be a number from {} to {}", path,
-         option.key, option.value, range.least, range.most);
+    fail(ErrorCode::flags, "--prompt-data {}: {} is \"{}\"; it must be a number from {} to {}",
+         path, option.key, option.value, range.least, range.most);
   return number;
 }
 
@@ -46,6 +47,8 @@ void apply(const Option& option, AdditionOptions& options, const std::string& pa
     options.max = parse_number(option, {9, 1'000'000'000}, path);
   } else if (option.key == "count") {
     options.count = parse_number(option, {1, 10'000'000}, path);
+  } else if (option.key == "noise") {
+    options.noise = parse_number(option, {0, 100}, path);
   } else if (option.key == "split" && option.value == "train") {
     options.split = Split::train;
   } else if (option.key == "split" && option.value == "eval") {
@@ -53,7 +56,7 @@ void apply(const Option& option, AdditionOptions& options, const std::string& pa
   } else {
     fail(ErrorCode::flags,
          "--prompt-data {}: unknown option \"{}={}\"; there are max=NUMBER, count=NUMBER, "
-         "split=train and split=eval",
+         "noise=PERCENT, split=train and split=eval",
          path, option.key, option.value);
   }
 }
@@ -81,6 +84,19 @@ Split split_of(uint64_t a, uint64_t b) {
   return uniform_below(10, kSplitSeed, RngUse::synthetic, a, b) == 0 ? Split::eval : Split::train;
 }
 
+/// The label with one digit replaced by another, when the row draws so.
+std::string noisy_label(std::string label, const AdditionOptions& options, uint64_t seed,
+                        uint64_t row) {
+  const auto draw = [&](uint64_t bound, uint64_t counter) {
+    // Counters from the far end: the numbers themselves are drawn from 0 upwards.
+    return uniform_below(bound, seed, RngUse::synthetic, row, ~counter);
+  };
+  if (static_cast<int64_t>(draw(100, 0)) >= options.noise) return label;
+  char& digit = label[draw(label.size(), 1)];
+  digit = static_cast<char>('0' + (digit - '0' + 1 + static_cast<int>(draw(9, 2))) % 10);
+  return label;
+}
+
 Prompt addition_prompt(const AdditionOptions& options, uint64_t seed, int64_t row) {
   const uint64_t bound = static_cast<uint64_t>(options.max) + 1;
   // Every range has sums of both splits (0+0 … 9+9 hold some of each), so this ends.
@@ -90,7 +106,7 @@ Prompt addition_prompt(const AdditionOptions& options, uint64_t seed, int64_t ro
     const uint64_t b = uniform_below(bound, seed, RngUse::synthetic, stream, 2 * draw + 1);
     if (split_of(a, b) != options.split) continue;
     return {.text = fmt::format("{}+{}=", a, b),
-            .label = fmt::format("{}", a + b),
+            .label = noisy_label(fmt::format("{}", a + b), options, seed, stream),
             .metadata = nlohmann::json::object(),
             .row = row};
   }
@@ -98,7 +114,9 @@ Prompt addition_prompt(const AdditionOptions& options, uint64_t seed, int64_t ro
 
 }  // namespace
 
-bool is_synthetic(const std::string& path) { return path.starts_with(kScheme); }
+bool is_synthetic(const std::string& path) {
+  return path.starts_with(kScheme);
+}
 
 std::vector<Prompt> synthetic_prompts(const std::string& path, uint64_t seed) {
   const AdditionOptions options = parse_options(path);

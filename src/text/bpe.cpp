@@ -81,9 +81,13 @@ void Bpe::index_merges(const std::string& where) {
     const std::string joined = left + (right.size() >= prefix ? right.substr(prefix) : "");
     const auto joined_id = find(joined);
     if (!left_id || !right_id || !joined_id)
-      fail(ErrorCode::data,
-           "{}: merges[{}] joins '{}' and '{}', but the vocabulary has no '{}'; the file is damaged",
-           where, rank, left, right, !left_id ? left : !right_id ? right : joined);
+      fail(
+          ErrorCode::data,
+          "{}: merges[{}] joins '{}' and '{}', but the vocabulary has no '{}'; the file is damaged",
+          where, rank, left, right,
+          !left_id    ? left
+          : !right_id ? right
+                      : joined);
     merges_.set(*left_id, *right_id, {static_cast<int32_t>(rank), *joined_id});
   }
   parts_.merges = {};  // the table has them now

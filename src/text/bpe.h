@@ -1,6 +1,6 @@
-// Byte-pair encoding: a word becomes its characters, then the neighbouring pair of the lowest rank is merged,
-// the leftmost of equals first, until no pair of the merge list is left.
-// Source: Sennrich et al. 2016, "Neural Machine Translation of Rare Words with Subword Units"; the details
+// Byte-pair encoding: a word becomes its characters, then the neighbouring pair of the lowest rank
+// is merged, the leftmost of equals first, until no pair of the merge list is left. Source:
+// Sennrich et al. 2016, "Neural Machine Translation of Rare Words with Subword Units"; the details
 // (unknown characters, byte fallback, ignore_merges) are those of Hugging Face's "BPE" model.
 #pragma once
 
@@ -20,14 +20,14 @@ namespace miles {
 
 /// Everything that a BPE model consists of; see `Bpe::from_json`.
 struct BpeParts {
-  std::vector<std::string> tokens;  // [ids] text of each id; empty where there is no such id
-  std::vector<std::pair<std::string, std::string>> merges;  // in order of rank
-  std::string unknown;              // token for what the vocabulary lacks; empty: it is dropped
-  std::string continuing_prefix;    // before every character of a word but the first, e.g. "##"
-  std::string word_suffix;          // after the last character of a word, e.g. "</w>"
-  bool fuse_unknown = false;        // neighbouring unknown characters make one token
-  bool byte_fallback = false;       // an unknown character becomes tokens <0x00> … <0xFF>
-  bool ignore_merges = false;       // a word that is a token is that token, whatever the merges say
+  std::vector<std::string> tokens = {};  // [ids] text of each id; empty where there is no such id
+  std::vector<std::pair<std::string, std::string>> merges = {};  // in order of rank
+  std::string unknown = {};            // token for what the vocabulary lacks; empty: it is dropped
+  std::string continuing_prefix = {};  // before every character of a word but the first, e.g. "##"
+  std::string word_suffix = {};        // after the last character of a word, e.g. "</w>"
+  bool fuse_unknown = false;           // neighbouring unknown characters make one token
+  bool byte_fallback = false;          // an unknown character becomes tokens <0x00> … <0xFF>
+  bool ignore_merges = false;  // a word that is a token is that token, whatever the merges say
 };
 
 /// Immutable but for its cache; may be used by several threads at once.
@@ -60,8 +60,9 @@ class Bpe {
 
   BpeParts parts_;
   std::unordered_map<std::string_view, int32_t> ids_;  // views of parts_.tokens
-  std::vector<int32_t> short_characters_;  // [0x800] ids of the characters of one or two bytes, or -1
-  std::vector<int32_t> byte_ids_;          // [256] ids of <0x00> …, or -1
+  std::vector<int32_t>
+      short_characters_;           // [0x800] ids of the characters of one or two bytes, or -1
+  std::vector<int32_t> byte_ids_;  // [256] ids of <0x00> …, or -1
   std::optional<int32_t> unknown_id_;
   MergeTable merges_;
   std::unique_ptr<WordCache> cache_;

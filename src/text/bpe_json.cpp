@@ -11,7 +11,7 @@ namespace {
 using nlohmann::json;
 
 // An id beyond this is a damaged file, not a vocabulary.
-constexpr int64_t kLargestId = (1 << 24) - 1;
+constexpr int64_t kLargestId = (1 << 21) - 1;
 
 std::vector<std::string> read_vocabulary(const json* vocab, const std::string& where) {
   if (vocab == nullptr || !vocab->is_object())

@@ -34,7 +34,9 @@ const Tables& tables() {
 
 }  // namespace
 
-const std::array<char32_t, 256>& byte_level_alphabet() { return tables().character_of_byte; }
+const std::array<char32_t, 256>& byte_level_alphabet() {
+  return tables().character_of_byte;
+}
 
 int byte_of_character(char32_t character) {
   return character < kAlphabetEnd ? tables().byte_of_character[character] : -1;

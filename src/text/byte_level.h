@@ -1,6 +1,6 @@
-// The byte-level alphabet: one printable character for each byte, so that byte-level BPE vocabularies are
-// text. Bytes that are printable in Latin-1 stand for themselves, the other 68 for U+0100 onwards.
-// Source: GPT-2 (Radford et al. 2019); Hugging Face's "ByteLevel".
+// The byte-level alphabet: one printable character for each byte, so that byte-level BPE
+// vocabularies are text. Bytes that are printable in Latin-1 stand for themselves, the other 68 for
+// U+0100 onwards. Source: GPT-2 (Radford et al. 2019); Hugging Face's "ByteLevel".
 #pragma once
 
 #include <array>

@@ -157,8 +157,8 @@ void PreTokenizer::add(const nlohmann::json& pre_tokenizer, const std::string& w
         Split{.pattern = TextPattern::regex(R"(\p{N})", where),
               .behavior = individual ? SplitBehavior::isolated : SplitBehavior::contiguous});
   } else if (type == "WhitespaceSplit") {
-    steps_.push_back(Split{.pattern = TextPattern::regex(R"(\s)", where),
-                           .behavior = SplitBehavior::removed});
+    steps_.push_back(
+        Split{.pattern = TextPattern::regex(R"(\s)", where), .behavior = SplitBehavior::removed});
   } else if (type == "Sequence") {
     const nlohmann::json* parts = fields.find("pretokenizers");
     if (parts == nullptr || !parts->is_array())
@@ -238,9 +238,8 @@ void PreTokenizer::run(const PrefixSpace&, WordSplit& split) {
 }
 
 void PreTokenizer::run(const BytesToCharacters&, WordSplit& split) {
-  rewrite_words(split, [](std::string_view word, size_t, std::string& out) {
-    append_byte_level(word, out);
-  });
+  rewrite_words(
+      split, [](std::string_view word, size_t, std::string& out) { append_byte_level(word, out); });
 }
 
 void PreTokenizer::run(const Metaspace& step, WordSplit& split) {

@@ -1,5 +1,5 @@
-// The pre-tokenizer of a tokenizer.json: how a normalized text is cut into words, within which BPE merges.
-// Supported: Sequence, Split, ByteLevel, Metaspace, Digits, WhitespaceSplit.
+// The pre-tokenizer of a tokenizer.json: how a normalized text is cut into words, within which BPE
+// merges. Supported: Sequence, Split, ByteLevel, Metaspace, Digits, WhitespaceSplit.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -45,7 +45,7 @@ class PreTokenizer {
     SplitBehavior behavior = SplitBehavior::isolated;
     bool invert = false;  // the pattern describes the words, not what is between them
   };
-  struct PrefixSpace {};  // a space before each word that has none
+  struct PrefixSpace {};        // a space before each word that has none
   struct BytesToCharacters {};  // the byte-level alphabet (text/byte_level.h)
   enum class PrependScheme { always, first, never };
   struct Metaspace {

@@ -13,7 +13,8 @@
 namespace miles {
 namespace {
 
-/// U+0300 is the first character that NFC may change; in UTF-8 all before it start with a smaller byte.
+/// U+0300 is the first character that NFC may change; in UTF-8 all before it start with a smaller
+/// byte.
 bool is_surely_nfc(std::string_view text) {
   return std::ranges::all_of(text, [](char c) { return static_cast<uint8_t>(c) < 0xCC; }) &&
          !text.empty();
@@ -24,8 +25,7 @@ int combining_class(utf8proc_int32_t code_point) {
 }
 
 /// Appends a character's full decomposition.
-void decompose(char32_t character, utf8proc_option_t options,
-               std::vector<utf8proc_int32_t>& out) {
+void decompose(char32_t character, utf8proc_option_t options, std::vector<utf8proc_int32_t>& out) {
   utf8proc_int32_t parts[32];  // the longest decomposition has 18
   int boundary = 0;
   const utf8proc_ssize_t n = utf8proc_decompose_char(static_cast<utf8proc_int32_t>(character),
@@ -58,8 +58,8 @@ void order_marks(std::vector<utf8proc_int32_t>& characters) {
 std::string normalize_unicode(std::string_view text, UnicodeForm form) {
   if (form == UnicodeForm::nfc && is_surely_nfc(text)) return std::string(text);
   const bool compatible = form == UnicodeForm::nfkc || form == UnicodeForm::nfkd;
-  const auto options = static_cast<utf8proc_option_t>(
-      UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | (compatible ? UTF8PROC_COMPAT : 0));
+  const auto options = static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_DECOMPOSE |
+                                                      (compatible ? UTF8PROC_COMPAT : 0));
   std::vector<utf8proc_int32_t> characters;
   characters.reserve(text.size());
   for (size_t at = 0; at < text.size();) {
@@ -103,9 +103,9 @@ void TextNormalizer::add(const nlohmann::json& normalizer, const std::string& wh
     steps_.push_back(Prepend{fields.text("prepend")});
   } else if (type == "Replace") {
     const nlohmann::json* pattern = fields.find("pattern");
-    steps_.push_back(Replace{
-        TextPattern::from_json(pattern ? *pattern : nlohmann::json(), where + ": pattern"),
-        fields.text("content")});
+    steps_.push_back(
+        Replace{TextPattern::from_json(pattern ? *pattern : nlohmann::json(), where + ": pattern"),
+                fields.text("content")});
   } else if (type == "Sequence") {
     const nlohmann::json* parts = fields.find("normalizers");
     if (parts == nullptr || !parts->is_array())

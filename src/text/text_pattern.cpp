@@ -12,37 +12,68 @@
 namespace miles {
 namespace {
 
-// PCRE2's \s also takes U+180E and lacks U+0085 without Unicode properties; this is White_Space exactly.
+// PCRE2's \s also takes U+180E; this is White_Space exactly.
 constexpr std::string_view kWhiteSpace =
     R"(\x{09}-\x{0D}\x{20}\x{85}\x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000})";
 
-/// The expression with \s, and \S outside a class, spelt out.
-std::string spell_out_white_space(std::string_view expression) {
+// Letters and numbers that Unicode 15 and 16 added: PCRE2 10.42 knows Unicode 14, and a token must
+// not depend on the library's age.
+constexpr std::string_view kNewLetters =
+    R"(\x{1C89}\x{1C8A}\x{A7CB}-\x{A7CD}\x{A7DA}-\x{A7DC}\x{105C0}-\x{105F3}\x{10D4A}-\x{10D65})"
+    R"(\x{10D6F}-\x{10D85}\x{10EC2}-\x{10EC4}\x{1123F}\x{11240}\x{11380}-\x{11389}\x{1138B}\x{1138E})"
+    R"(\x{11390}-\x{113B5}\x{113B7}\x{113D1}\x{113D3}\x{11BC0}-\x{11BE0}\x{11F02}\x{11F04}-\x{11F10})"
+    R"(\x{11F12}-\x{11F33}\x{1342F}\x{13441}-\x{13446}\x{13460}-\x{143FA}\x{16100}-\x{1611D})"
+    R"(\x{16D40}-\x{16D6C}\x{18CFF}\x{1B132}\x{1B155}\x{1DF25}-\x{1DF2A}\x{1E030}-\x{1E06D})"
+    R"(\x{1E4D0}-\x{1E4EB}\x{1E5D0}-\x{1E5ED}\x{1E5F0}\x{2B739}\x{2EBF0}-\x{2EE5D}\x{31350}-\x{323AF})";
+constexpr std::string_view kNewNumbers =
+    R"(\x{10D40}-\x{10D49}\x{116D0}-\x{116E3}\x{11BF0}-\x{11BF9}\x{11F50}-\x{11F59}\x{16130}-\x{16139})"
+    R"(\x{16D70}-\x{16D79}\x{1CCF0}-\x{1CCF9}\x{1D2C0}-\x{1D2D3}\x{1E4F0}-\x{1E4F9}\x{1E5F1}-\x{1E5FA})";
+
+/// A class of characters that PCRE2 does not read as we need it.
+struct SpeltClass {
+  std::string_view name;  // as the expression writes it
+  std::string members;    // what it means, as the inside of a bracket
+  bool negated = false;   // can be spelt out only outside of brackets
+};
+
+const SpeltClass* spelt_class_at(std::string_view expression) {
+  static const std::string kSpace(kWhiteSpace);
+  static const std::string kLetter = std::string(R"(\p{L})").append(kNewLetters);
+  static const std::string kNumber = std::string(R"(\p{N})").append(kNewNumbers);
+  static const SpeltClass kClasses[] = {{R"(\s)", kSpace},     {R"(\S)", kSpace, true},
+                                        {R"(\p{L})", kLetter}, {R"(\P{L})", kLetter, true},
+                                        {R"(\p{N})", kNumber}, {R"(\P{N})", kNumber, true}};
+  for (const SpeltClass& known : kClasses)
+    if (expression.starts_with(known.name)) return &known;
+  return nullptr;
+}
+
+/// The expression with those classes spelt out.
+std::string spell_out_classes(std::string_view expression) {
   std::string out;
-  bool in_class = false;
+  bool in_brackets = false;
   for (size_t i = 0; i < expression.size(); ++i) {
     const char c = expression[i];
     if (c == '\\' && i + 1 < expression.size()) {
-      const char escaped = expression[++i];
-      if (escaped == 's' && in_class) {
-        out += kWhiteSpace;
-      } else if (escaped == 's' || (escaped == 'S' && !in_class)) {
-        out.append(escaped == 's' ? "[" : "[^").append(kWhiteSpace) += ']';
-      } else {
-        out += {c, escaped};
+      const SpeltClass* known = spelt_class_at(expression.substr(i));
+      if (known == nullptr || (in_brackets && known->negated)) {
+        out += {c, expression[++i]};
+        continue;
       }
+      const std::string open = in_brackets ? "" : known->negated ? "[^" : "[";
+      out.append(open).append(known->members).append(in_brackets ? "" : "]");
+      i += known->name.size() - 1;
       continue;
     }
-    if (c == '[' && !in_class) {
-      in_class = true;
-      out += c;
+    out += c;
+    if (c == '[' && !in_brackets) {
+      in_brackets = true;
       // A bracket that closes at once is a member: "[]…]", "[^]…]".
       if (i + 1 < expression.size() && expression[i + 1] == '^') out += expression[++i];
       if (i + 1 < expression.size() && expression[i + 1] == ']') out += expression[++i];
-      continue;
+    } else if (c == ']') {
+      in_brackets = false;
     }
-    if (c == ']') in_class = false;
-    out += c;
   }
   return out;
 }
@@ -112,15 +143,15 @@ TextPattern TextPattern::literal(std::string text) {
 }
 
 TextPattern TextPattern::regex(const std::string& expression, const std::string& where) {
-  const std::string spelt = spell_out_white_space(expression);
+  const std::string spelt = spell_out_classes(expression);
   int error = 0;
   PCRE2_SIZE offset = 0;
   pcre2_code* code =
       pcre2_compile(reinterpret_cast<PCRE2_SPTR>(spelt.data()), spelt.size(),
                     PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE, &error, &offset, nullptr);
   if (code == nullptr)
-    fail(ErrorCode::data, "{}: the regular expression {} is not supported: {} (byte {} of {})",
-         where, expression, pcre2_message(error), offset, spelt);
+    fail(ErrorCode::data, "{}: the regular expression {} is not supported: {}, before '{}'", where,
+         expression, pcre2_message(error), spelt.substr(offset, 20));
   pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);  // where there is no JIT, PCRE2 interprets
   TextPattern pattern;
   pattern.compiled_ = std::make_shared<const Compiled>(code);

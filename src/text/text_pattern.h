@@ -1,8 +1,9 @@
-// A pattern that splits or replaces text: a literal string or a regular expression, as tokenizer.json
-// writes it, {"String": "…"} or {"Regex": "…"}.
+// A pattern that splits or replaces text: a literal string or a regular expression, as
+// tokenizer.json writes it, {"String": "…"} or {"Regex": "…"}.
 //
-// Expressions are Oniguruma's in the original; PCRE2 runs them here, with Unicode properties. The two read
-// the expressions of published tokenizers alike, except that \s and \S mean White_Space here as there.
+// Expressions are Oniguruma's in the original; PCRE2 runs them here, with Unicode properties. The
+// two read the expressions of published tokenizers alike; \s, \p{L} and \p{N} mean here what they
+// mean there, those of Unicode 16, whatever PCRE2 knows.
 #pragma once
 
 #include <memory>
@@ -28,8 +29,8 @@ class TextPattern {
   /// From {"String": …} or {"Regex": …}. Throws Error{data} otherwise.
   static TextPattern from_json(const nlohmann::json& pattern, const std::string& where);
 
-  /// All matches in `text` (valid UTF-8), left to right, not overlapping. An empty match counts unless it
-  /// touches the match before it.
+  /// All matches in `text` (valid UTF-8), left to right, not overlapping. An empty match counts
+  /// unless it touches the match before it.
   std::vector<TextSpan> find_all(std::string_view text) const;
 
   /// `text` with every match replaced.

@@ -11,9 +11,9 @@ constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD
 
 /// What a lead byte promises (Unicode 15, table 3-7).
 struct Lead {
-  size_t length;        // bytes of the whole character; 0: not a lead byte
-  uint8_t low, high;    // allowed range of the second byte
-  uint8_t payload;      // the lead byte's own bits of the code point
+  size_t length;      // bytes of the whole character; 0: not a lead byte
+  uint8_t low, high;  // allowed range of the second byte
+  uint8_t payload;    // the lead byte's own bits of the code point
 };
 
 Lead lead_of(uint8_t byte) {
@@ -64,7 +64,9 @@ Utf8Step utf8_step(std::string_view text, size_t at) {
   return {Utf8Step::Kind::character, lead.length, code_point};
 }
 
-char32_t code_point_at(std::string_view text, size_t at) { return utf8_step(text, at).code_point; }
+char32_t code_point_at(std::string_view text, size_t at) {
+  return utf8_step(text, at).code_point;
+}
 
 size_t previous_character(std::string_view text, size_t end) {
   size_t at = end - 1;
@@ -87,7 +89,9 @@ void append_utf8(char32_t code_point, std::string& out) {
   }
 }
 
-bool is_valid_utf8(std::string_view text) { return valid_until(text, 0) == text.size(); }
+bool is_valid_utf8(std::string_view text) {
+  return valid_until(text, 0) == text.size();
+}
 
 std::string repair_utf8(std::string_view text) {
   std::string out;
@@ -99,8 +103,8 @@ std::string repair_utf8(std::string_view text) {
 
 bool is_white_space(char32_t c) {
   return (c >= 0x09 && c <= 0x0D) || c == 0x20 || c == 0x85 || c == 0xA0 || c == 0x1680 ||
-         (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F ||
-         c == 0x205F || c == 0x3000;
+         (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F ||
+         c == 0x3000;
 }
 
 bool is_word_character(char32_t c) {

@@ -1,8 +1,9 @@
-// UTF-8: reading code points, repairing what is not UTF-8, and doing so on text that comes in parts.
+// UTF-8: reading code points, repairing what is not UTF-8, and doing so on text that comes in
+// parts.
 //
-// Repair follows Unicode 15, section 3.9, "Substitution of Maximal Subparts": the longest prefix of a
-// well-formed sequence that ends too early becomes one U+FFFD, and so does every other stray byte.
-// Rust's String::from_utf8_lossy and Python's errors="replace" give the same text.
+// Repair follows Unicode 15, section 3.9, "Substitution of Maximal Subparts": the longest prefix of
+// a well-formed sequence that ends too early becomes one U+FFFD, and so does every other stray
+// byte. Rust's String::from_utf8_lossy and Python's errors="replace" give the same text.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +20,7 @@ struct Utf8Step {
     truncated,  // a well-formed start, cut off by the end of the text
   };
   Kind kind = Kind::invalid;
-  size_t length = 0;       // bytes, at least 1
+  size_t length = 0;        // bytes, at least 1
   char32_t code_point = 0;  // of a character; U+FFFD otherwise
 };
 
@@ -46,8 +47,8 @@ bool is_white_space(char32_t code_point);
 /// connectors and joiners (Unicode Technical Standard 18, annex C, \w).
 bool is_word_character(char32_t code_point);
 
-/// Repairs bytes that come in parts: never emits half a character, and the concatenation of all that it
-/// emits is repair_utf8 of the concatenation of all that it was given.
+/// Repairs bytes that come in parts: never emits half a character, and the concatenation of all
+/// that it emits is repair_utf8 of the concatenation of all that it was given.
 class Utf8Repair {
  public:
   /// Appends to `out` what is now decided; holds back at most 3 bytes.

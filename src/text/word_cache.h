@@ -13,7 +13,7 @@
 namespace miles {
 
 /// Safe for several threads at once. Holds at most kShards * kWordsPerShard words of at most
-/// kLongestWord bytes: some 20 MB at the very most, whatever it is fed.
+/// kLongestWord bytes: some 30 MB at the very most, whatever it is fed.
 class WordCache {
  public:
   static constexpr size_t kLongestWord = 64;  // bytes

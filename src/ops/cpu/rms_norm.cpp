@@ -1,6 +1,6 @@
 #include "ops/rms_norm.h"
 
-#include "ops/cpu/lanes.h"
+#include "ops/cpu/row_loops.h"
 
 namespace miles::MILES_ISA {
 namespace {

@@ -35,8 +35,8 @@ MILES_INLINE To bits_as(From from) {
   return __builtin_bit_cast(To, from);
 }
 
-MILES_INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-MILES_INLINE int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+MILES_INLINE constexpr int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+MILES_INLINE constexpr int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
 MILES_INLINE Vec splat(float x) { return x - Vec{}; }  // −0 stays −0
 MILES_INLINE Vec vmax(Vec a, Vec b) { return a > b ? a : b; }  // b where either is NaN
@@ -54,7 +54,7 @@ MILES_INLINE Vec madd(Vec a, Vec b, Vec c) {
 
 MILES_INLINE Vec vsqrt(Vec x) {
 #if defined(__AVX512F__)
-  return _mm512_sqrt_ps(x);
+  return _mm512_maskz_sqrt_ps(0xFFFF, x);  // the plain one warns in GCC 12
 #elif defined(__AVX2__)
   return _mm256_sqrt_ps(x);
 #else

@@ -3,24 +3,17 @@
 // bits depend on the row alone.
 #pragma once
 
+#include "ops/cpu/extent.h"
 #include "ops/cpu/simd.h"
 #include "tensor/tensor.h"
 
 /// For the lambdas given to these loops: they are called twice, and must fold into both places.
 #define MILES_INLINE_LAMBDA __attribute__((always_inline))
 
-namespace miles {
-
-/// Extent i of a tensor, out of line: Tensor::dim() carries a formatted check, whose templates must not
-/// be instantiated with wide instructions. Defined in ops/cpu/backend.cpp.
-int64_t extent(const Tensor& tensor, int i);
-
-}  // namespace miles
-
 namespace miles::MILES_ISA {
 
-constexpr int kLanes = 16;
-constexpr int kVecs = kLanes / kWidth;  // vectors that hold the lanes
+constexpr int kSums = 16;               // partial sums of a row
+constexpr int kSumVecs = kSums / kWidth;  // vectors that hold them
 
 /// Below this many elements touched an op runs on the caller's thread: waking others costs more.
 constexpr int64_t kSerialElements = 16384;
@@ -39,49 +32,48 @@ MILES_INLINE void for_each_vec(int64_t n, Body body) {
   if (i < n) body(i, static_cast<int>(n - i));
 }
 
-/// Sixteen partial sums (or maxima).
-struct Lanes {
-  Vec v[kVecs];
+/// A row's partial sums (or maxima).
+struct PartialSums {
+  Vec v[kSumVecs];
 };
 
-MILES_INLINE float sum_of(const Lanes& lanes) {
-  float x[kLanes];
-  __builtin_memcpy(x, lanes.v, sizeof x);
-  for (int step = kLanes / 2; step > 0; step /= 2)
+MILES_INLINE float sum_of(const PartialSums& sums) {
+  float x[kSums];
+  __builtin_memcpy(x, sums.v, sizeof x);
+  for (int step = kSums / 2; step > 0; step /= 2)
     for (int i = 0; i < step; ++i) x[i] += x[i + step];
   return x[0];
 }
 
-MILES_INLINE float max_of(const Lanes& lanes) {
-  float x[kLanes];
-  __builtin_memcpy(x, lanes.v, sizeof x);
-  for (int step = kLanes / 2; step > 0; step /= 2)
+MILES_INLINE float max_of(const PartialSums& maxima) {
+  float x[kSums];
+  __builtin_memcpy(x, maxima.v, sizeof x);
+  for (int step = kSums / 2; step > 0; step /= 2)
     for (int i = 0; i < step; ++i) x[i] = x[i] > x[i + step] ? x[i] : x[i + step];
   return x[0];
 }
 
-/// body(lane vector index, i, count) for each vector of [0, n), the index saying which of Lanes::v the
-/// elements belong to.
+/// body(v, i, count) for each vector of [0, n): as for_each_vec, with v the PartialSums vector it goes to.
 template <class Body>
-MILES_INLINE void for_each_lane_vec(int64_t n, Body body) {
+MILES_INLINE void for_each_sum_vec(int64_t n, Body body) {
   int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
+  for (; i + kSums <= n; i += kSums) {
 #pragma GCC unroll 4
-    for (int v = 0; v < kVecs; ++v) body(v, i + v * kWidth, kWidth);
+    for (int v = 0; v < kSumVecs; ++v) body(v, i + v * kWidth, kWidth);
   }
 #pragma GCC unroll 4
-  for (int v = 0; v < kVecs; ++v, i += kWidth)
+  for (int v = 0; v < kSumVecs; ++v, i += kWidth)
     if (i < n) body(v, i, static_cast<int>(smaller(n - i, kWidth)));
 }
 
 /// Σ term(i, count) over [0, n); a term's elements beyond `count` must be 0.
 template <class Term>
 MILES_INLINE float sum_over(int64_t n, Term term) {
-  Lanes lanes = {};
-  for_each_lane_vec(n, [&](int v, int64_t i, int count) MILES_INLINE_LAMBDA {
-    lanes.v[v] += term(i, count);
+  PartialSums sums = {};
+  for_each_sum_vec(n, [&](int v, int64_t i, int count) MILES_INLINE_LAMBDA {
+    sums.v[v] += term(i, count);
   });
-  return sum_of(lanes);
+  return sum_of(sums);
 }
 
 }  // namespace miles::MILES_ISA

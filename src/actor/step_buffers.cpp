@@ -1,0 +1,144 @@
+#include "actor/step_buffers.h"
+
+#include <algorithm>
+
+#include "model/rope.h"
+
+namespace miles {
+namespace {
+
+constexpr int kResidualWindow = 4;  // input and output in use, one on its way in, one on its way out
+
+/// Rows of logits at a time: 64 MiB of them, unless told.
+int64_t choose_head_rows(const ActorOptions& options, const ModelConfig& config) {
+  if (options.log_probs_chunk_size > 0) return options.log_probs_chunk_size;
+  const int64_t rows = (int64_t{64} << 20) / (config.vocab_size * size_of(DType::f32));
+  return std::clamp<int64_t>(rows, 16, 1024);
+}
+
+HeadBuffers make_head_buffers(const ModelConfig& config, int64_t rows, Arena& arena) {
+  const DType dtype = config.dtype;
+  HeadBuffers head;
+  head.x = arena.allocate(dtype, {rows, config.hidden_size});
+  head.normed = arena.allocate(dtype, {rows, config.hidden_size});
+  head.d_normed = arena.allocate(dtype, {rows, config.hidden_size});
+  head.dx = arena.allocate(dtype, {rows, config.hidden_size});
+  head.logits = arena.allocate(DType::f32, {rows, config.vocab_size});
+  head.dlogits =
+      dtype == DType::f32 ? head.logits : arena.allocate(dtype, {rows, config.vocab_size});
+  head.rows = arena.allocate(DType::i32, {rows});
+  head.targets = arena.allocate(DType::i32, {rows});
+  for (Tensor* column : {&head.rstd, &head.inverse_temperature, &head.log_prob, &head.lse,
+                         &head.entropy, &head.d_log_prob, &head.d_entropy})
+    *column = arena.allocate(DType::f32, {rows});
+  return head;
+}
+
+}  // namespace
+
+StepBuffers::StepBuffers(const ActorOptions& options, const ModelConfig& config,
+                         const ParamLayout& layout, Memory memory, CopyStreams& copies)
+    : options_(options),
+      config_(config),
+      layout_(layout),
+      head_rows_(choose_head_rows(options, config)),
+      rope_table_(make_rope_table(config, options.max_sequence_length)) {
+  largest_group_ = std::max({layout.embed().elements, layout.layer(0).elements, layout.head().elements});
+  Arena activations, accumulators, working;
+  place(activations, accumulators, working);
+  activations_ = Region(memory, Place::device, "actor.activations", activations.used());
+  accumulators_ = Region(memory, Place::device, "actor.grads", accumulators.used());
+  working_ = Region(memory, Place::device, "actor.workspace", working.used());
+
+  const bool streamed = options.placement == ActorPlacement::streamed;
+  const int64_t row = config.hidden_size * size_of(config.dtype);
+  const Place home = streamed ? Place::host : Place::device;
+  residual_home_ = Region(memory, home, streamed ? "store.activations" : "actor.activations",
+                          (layout.layers() + 1) * options.max_tokens_per_step * row);
+  if (streamed) residual_home_.commit();
+  residuals_ = std::make_unique<BlockStore>(
+      memory, copies,
+      BlockStoreOptions{.home_place = home, .home = residual_home_.data(), .blocks = {},
+                        .tag = "actor.activations", .slots = streamed ? kResidualWindow : 0,
+                        .slot_bytes = options.max_tokens_per_gpu * row});
+}
+
+void StepBuffers::place(Arena& activations, Arena& accumulators, Arena& working) {
+  const int64_t tokens = options_.max_tokens_per_gpu;
+  layer_ = make_layer_buffers(config_, tokens, LayerUse::training, activations);
+  layer_gradients_ = make_layer_gradient_buffers(config_, tokens, activations);
+  head_ = make_head_buffers(config_, head_rows_, activations);
+  dx_ = activations.allocate(config_.dtype, {tokens, config_.hidden_size});
+  // All micro-batches of a step are uploaded at its start; each one's arrays are padded by themselves.
+  const int64_t batches = most_micro_batches(options_.max_tokens_per_step,
+                                             options_.max_sequences_per_step, tokens);
+  const int64_t upload_bytes =
+      batch_bytes(options_.max_tokens_per_step, options_.max_sequences_per_step + batches, 0) +
+      batches * 7 * Arena::kAlignment;
+  uploads_ = activations.allocate(DType::u8, {upload_bytes});
+
+  const auto sums = [&](const Group& group) {
+    return static_cast<std::byte*>(accumulators.allocate(DType::f32, {group.elements}).data());
+  };
+  layer_sum_ = sums(layout_.layer(0));
+  embed_sum_ = sums(layout_.embed());
+  head_sum_ = sums(layout_.head());
+
+  rope_ = working.allocate(DType::f32, {options_.max_sequence_length, config_.head_dim});
+  // A group has at most its size over a layer's, rounded up, chunks.
+  const int64_t chunks = layout_.layers() + 2 + layout_.elements() / layout_.layer(0).elements;
+  norms_ = working.allocate(DType::f32, {chunks});
+  workspace_ = working.allocate(DType::u8, {kWorkspaceBytes});
+}
+
+std::span<std::byte> StepBuffers::workspace() const {
+  return {static_cast<std::byte*>(workspace_.data()), static_cast<size_t>(kWorkspaceBytes)};
+}
+
+void StepBuffers::commit(Stream& stream) {
+  if (activations_.committed()) return;
+  activations_.commit();
+  accumulators_.commit();
+  working_.commit();
+  residual_home_.commit();
+  residuals_->onload();
+  Arena activations(activations_.data(), activations_.bytes());
+  Arena accumulators(accumulators_.data(), accumulators_.bytes());
+  Arena working(working_.data(), working_.bytes());
+  place(activations, accumulators, working);
+  stream.copy(rope_.data(), rope_table_.data(), rope_.bytes());
+}
+
+void StepBuffers::release() {
+  if (!activations_.committed()) return;
+  residuals_->offload();
+  if (options_.placement != ActorPlacement::streamed) residual_home_.release();
+  working_.release();
+  accumulators_.release();
+  activations_.release();
+}
+
+void StepBuffers::begin_step(Exec& exec, const std::vector<MicroBatch>& micro_batches) {
+  Arena arena(static_cast<std::byte*>(uploads_.data()), uploads_.bytes());
+  batches_.clear();
+  std::vector<BlockSpan> blocks;
+  const int64_t row = config_.hidden_size * size_of(config_.dtype);
+  for (const MicroBatch& micro_batch : micro_batches)
+    batches_.push_back(upload(exec, arena, micro_batch.batch));
+  for (int64_t l = 0; l <= layout_.layers(); ++l)
+    for (const MicroBatch& micro_batch : micro_batches)
+      blocks.push_back({(l * options_.max_tokens_per_step + micro_batch.token_begin) * row,
+                        micro_batch.batch.tokens() * row});
+  residuals_->set_blocks(std::move(blocks));
+}
+
+BlockStore::Lease StepBuffers::residual(int64_t l, int m, Access access, Stream& compute) {
+  return residuals_->acquire(static_cast<int>(l) * micro_batches() + m, access, compute);
+}
+
+void StepBuffers::prefetch_residual(int64_t l, int m) {
+  if (l >= 0 && m >= 0 && m < micro_batches())
+    residuals_->prefetch(static_cast<int>(l) * micro_batches() + m);
+}
+
+}  // namespace miles

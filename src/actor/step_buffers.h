@@ -1,0 +1,92 @@
+// Device memory that lives only while the trainer computes: what actor.clear_memory gives back. One
+// function places everything, measuring and for real.
+#pragma once
+
+#include <vector>
+
+#include "actor/actor_options.h"
+#include "actor/micro_batch.h"
+#include "memory/block_store.h"
+#include "model/head.h"
+#include "model/layer_backward.h"
+
+namespace miles {
+
+/// Room for one chunk of rows at the head.
+struct HeadBuffers {
+  Tensor x;                    // [C, H] T: rows of the residual stream
+  Tensor normed;               // [C, H] T
+  Tensor rstd;                 // [C] f32
+  Tensor logits;               // [C, V] f32
+  Tensor dlogits;              // [C, V] T; the logits themselves when T is f32
+  Tensor d_normed;             // [C, H] T
+  Tensor dx;                   // [C, H] T
+  Tensor rows;                 // [C] i32
+  Tensor targets;              // [C] i32
+  Tensor inverse_temperature;  // [C] f32
+  Tensor log_prob;             // [C] f32
+  Tensor lse;                  // [C] f32
+  Tensor entropy;              // [C] f32
+  Tensor d_log_prob;           // [C] f32
+  Tensor d_entropy;            // [C] f32
+};
+
+class StepBuffers {
+ public:
+  StepBuffers(const ActorOptions& options, const ModelConfig& config, const ParamLayout& layout,
+              Memory memory, CopyStreams& copies);
+
+  /// Brings the memory, and fills the constants in it (the rotary table). No-op when it is there.
+  void commit(Stream& stream);
+  /// Gives it all back; the compute stream must have passed. No-op when it is gone.
+  void release();
+
+  /// Copies the batches to the device and cuts the residual store to them. `micro_batches` must stay
+  /// until the stream has passed.
+  void begin_step(Exec& exec, const std::vector<MicroBatch>& micro_batches);
+
+  /// Micro-batch m's residual stream as layer l's input (l = L: the last one's output).
+  [[nodiscard]] BlockStore::Lease residual(int64_t l, int m, Access access, Stream& compute);
+  void prefetch_residual(int64_t l, int m);
+  int micro_batches() const { return static_cast<int>(batches_.size()); }
+  const DeviceBatch& batch(int m) const { return batches_[static_cast<size_t>(m)]; }
+
+  // Valid while committed.
+  const LayerBuffers& layer() const { return layer_; }
+  const LayerGradientBuffers& layer_gradients() const { return layer_gradients_; }
+  const HeadBuffers& head() const { return head_; }
+  Tensor rope() const { return rope_; }                           // [max_sequence_length, D] f32
+  Tensor dx() const { return dx_; }                               // [max_tokens_per_gpu, H] T
+  std::byte* layer_accumulator() const { return layer_sum_; }     // f32, one layer's gradient
+  std::byte* embed_accumulator() const { return embed_sum_; }     // f32, the embedding's
+  std::byte* head_accumulator() const { return head_sum_; }       // f32, the head's
+  Tensor norms() const { return norms_; }                         // [chunks] f32: sums of squares
+  std::span<std::byte> workspace() const;
+  int64_t head_rows() const { return head_rows_; }                // C
+  int64_t largest_group() const { return largest_group_; }        // elements
+
+ private:
+  void place(Arena& activations, Arena& gradients, Arena& workspace);
+
+  const ActorOptions& options_;
+  const ModelConfig& config_;
+  const ParamLayout& layout_;
+  int64_t head_rows_ = 0;
+  int64_t largest_group_ = 0;
+  std::vector<float> rope_table_;  // on the host, made once
+  LayerBuffers layer_;
+  LayerGradientBuffers layer_gradients_;
+  HeadBuffers head_;
+  Tensor rope_, dx_, norms_, workspace_, uploads_;
+  std::byte* layer_sum_ = nullptr;
+  std::byte* embed_sum_ = nullptr;
+  std::byte* head_sum_ = nullptr;
+  Region activations_;     // actor.activations
+  Region accumulators_;    // actor.grads: f32 sums
+  Region working_;         // actor.workspace
+  Region residual_home_;   // store.activations on the host when streamed, else actor.activations
+  std::unique_ptr<BlockStore> residuals_;
+  std::vector<DeviceBatch> batches_;  // [micro-batches] of this step
+};
+
+}  // namespace miles

@@ -1,0 +1,132 @@
+#include "actor/weight_store.h"
+
+#include <algorithm>
+
+namespace miles {
+namespace {
+
+constexpr int kWindow = 2;  // one block computes, the next is on its way
+
+int64_t aligned(int64_t bytes) { return (bytes + Arena::kAlignment - 1) / Arena::kAlignment * Arena::kAlignment; }
+
+const Group& group_at(const ParamLayout& layout, int group) {
+  if (group < 0) return layout.embed();
+  return group == layout.layers() ? layout.head() : layout.layer(group);
+}
+
+}  // namespace
+
+ChunkState chunk_state(int64_t elements, DType dtype) {
+  ChunkState state;
+  if (dtype != DType::f32) state.m = aligned(elements * size_of(DType::u16));
+  state.v = state.m + aligned(elements * size_of(DType::f32));
+  state.bytes = state.v + aligned(elements * size_of(DType::f32));
+  return state;
+}
+
+void GroupedWeights::onload() {
+  layers.onload();
+  ends.onload();
+}
+
+void GroupedWeights::offload() {
+  layers.offload();
+  ends.offload();
+}
+
+WeightStore::WeightStore(const ModelConfig& config, const ParamLayout& layout,
+                         ActorPlacement placement, bool with_reference, Memory memory,
+                         CopyStreams& copies)
+    : config_(config),
+      layout_(layout),
+      placement_(placement),
+      place_(placement == ActorPlacement::resident ? Place::device : Place::host) {
+  const int64_t largest = layout.layer(0).elements;
+  int64_t state_bytes = 0;
+  std::vector<BlockSpan> gradient_spans;
+  for (int group = -1; group <= layout.layers(); ++group) {
+    first_chunk_.push_back(static_cast<int>(chunks_.size()));
+    const Group& span = group_at(layout, group);
+    for (int64_t done = 0; done < span.elements; done += largest) {
+      const int64_t elements = std::min(largest, span.elements - done);
+      chunks_.push_back({group, done, span.offset + done, elements});
+      const int64_t bytes = chunk_state(elements, config.dtype).bytes;
+      state_spans_.push_back({state_bytes, bytes});
+      state_bytes += bytes;
+      gradient_spans.push_back({(span.offset + done) * size_of(config.dtype),
+                                elements * size_of(config.dtype)});
+    }
+  }
+  first_chunk_.push_back(static_cast<int>(chunks_.size()));
+
+  const bool on_host = place_ == Place::host;
+  const int64_t weight_bytes = layout.elements() * size_of(config.dtype);
+  const int slots = streamed() ? kWindow : 0;
+  weight_home_ = Region(memory, place_, on_host ? "store.params" : "actor.params", weight_bytes);
+  state_home_ = Region(memory, place_, on_host ? "store.optimizer" : "actor.optimizer", state_bytes);
+  // Streamed gradients leave block by block; otherwise they stay on the device until the step is done.
+  const Place gradient_place = streamed() ? Place::host : Place::device;
+  gradient_home_ =
+      Region(memory, gradient_place, streamed() ? "store.grads" : "actor.grads", weight_bytes);
+  weight_home_.commit();
+  state_home_.commit();
+  if (streamed()) gradient_home_.commit();
+  weights_.emplace(group_weights(memory, copies, weight_home_.data(), "actor.params", slots));
+  optimizer_.emplace(memory, copies,
+                     BlockStoreOptions{.home_place = place_, .home = state_home_.data(),
+                                       .blocks = state_spans_, .tag = "actor.optimizer",
+                                       .slots = slots});
+  gradients_.emplace(memory, copies,
+                     BlockStoreOptions{.home_place = gradient_place, .home = gradient_home_.data(),
+                                       .blocks = std::move(gradient_spans), .tag = "actor.grads",
+                                       .slots = slots});
+  if (!with_reference) return;
+  reference_home_ = Region(memory, place_, on_host ? "store.reference" : "actor.reference", weight_bytes);
+  reference_home_.commit();
+  reference_.emplace(group_weights(memory, copies, reference_home_.data(), "actor.reference", kWindow));
+}
+
+GroupedWeights WeightStore::group_weights(Memory memory, CopyStreams& copies, std::byte* home,
+                                          const std::string& tag, int layer_slots) const {
+  const int64_t size = size_of(config_.dtype);
+  const auto span = [&](const Group& group) {
+    return BlockSpan{group.offset * size, group.elements * size};
+  };
+  std::vector<BlockSpan> layers;
+  for (int64_t l = 0; l < layout_.layers(); ++l) layers.push_back(span(layout_.layer(l)));
+  const auto store = [&](std::vector<BlockSpan> blocks, int slots) {
+    return BlockStore(memory, copies,
+                      {.home_place = place_, .home = home, .blocks = std::move(blocks), .tag = tag,
+                       .slots = slots});
+  };
+  return {store(std::move(layers), layer_slots),
+          store({span(layout_.embed()), span(layout_.head())}, 0)};
+}
+
+std::pair<int, int> WeightStore::chunks_of(int group) const {
+  const auto index = static_cast<size_t>(group + 1);
+  return {first_chunk_[index], first_chunk_[index + 1]};
+}
+
+GroupedWeights& WeightStore::reference() {
+  MILES_CHECK(reference_.has_value(), "no reference was asked for");
+  return *reference_;
+}
+
+Tensor WeightStore::at_rest() const {
+  return weight_home_.tensor(config_.dtype, {layout_.elements()});
+}
+
+Tensor WeightStore::reference_at_rest() const {
+  return reference_home_.tensor(config_.dtype, {layout_.elements()});
+}
+
+std::byte* WeightStore::state_at_rest(int chunk) const {
+  return state_home_.data() + state_spans_[static_cast<size_t>(chunk)].offset;
+}
+
+void WeightStore::release_gradients() {
+  if (!streamed()) gradient_home_.release();
+}
+
+}  // namespace miles

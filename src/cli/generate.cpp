@@ -1,0 +1,105 @@
+#include <iostream>
+
+#include <nlohmann/json.hpp>
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "cli/commands.h"
+#include "cli/flags.h"
+#include "cli/standalone_engine.h"
+
+namespace miles {
+namespace {
+
+struct GenerateFlags {
+  ModelOptions model;
+  DeviceConfig device;
+  EngineConfig engine;
+  SamplingParams sampling;
+  std::vector<std::string> prompts;
+  std::string prompt_file;
+  int64_t n = 1;            // samples a prompt
+  uint64_t sampling_seed = 42;
+  bool json = false;
+};
+
+void add_flags(CommandLine& line, GenerateFlags& flags) {
+  CLI::App& app = line.app();
+  add_model_flags(line, flags.model);
+  const std::string group = "Generation";
+  SamplingParams& sampling = flags.sampling;
+  app.add_option("--prompt", flags.prompts, "text; may be given again; \"\" begins with BOS alone")->group(group);
+  app.add_option("--prompt-file", flags.prompt_file, "one prompt: the file's content")->group(group);
+  app.add_option("--n", flags.n, "samples a prompt")->check(CLI::PositiveNumber)->group(group)->capture_default_str();
+  app.add_option("--max-new-tokens", sampling.max_new_tokens, "")->check(CLI::NonNegativeNumber)->group(group)->capture_default_str();
+  app.add_option("--temperature", sampling.temperature, "0: the most likely token each time")->check(CLI::NonNegativeNumber)->group(group)->capture_default_str();
+  app.add_option("--top-k", sampling.top_k, "-1: all")->group(group)->capture_default_str();
+  app.add_option("--top-p", sampling.top_p, "")->group(group)->capture_default_str();
+  app.add_option("--min-p", sampling.min_p, "")->group(group)->capture_default_str();
+  app.add_option("--stop", sampling.stop, "strings that end a response")->group(group);
+  app.add_option("--stop-token-ids", sampling.stop_token_ids, "ids that end a response")->group(group);
+  app.add_flag("--ignore-eos", sampling.ignore_eos, "")->group(group);
+  app.add_option("--sampling-seed", flags.sampling_seed, "of the draws")->group(group)->capture_default_str();
+  app.add_flag("--json", flags.json, "one JSON line a response, with ids and log-probs")->group(group);
+  add_engine_flags(line, flags.engine);
+  add_device_flags(line, flags.device);
+}
+
+nlohmann::ordered_json to_json(const std::string& prompt, const GenerateResult& result) {
+  return {{"prompt", prompt},
+          {"text", result.text},
+          {"output_ids", result.output_ids},
+          {"log_probs", result.log_probs},
+          {"finish_reason", name_of(result.finish.reason)}};
+}
+
+}  // namespace
+
+int generate_command(int argc, const char* const* argv) {
+  CommandLine line("generate", "Responses to prompts.");
+  GenerateFlags flags;
+  add_flags(line, flags);
+  if (!line.parse(argc, argv)) return 0;
+  if (!flags.prompt_file.empty()) flags.prompts.push_back(read_file(flags.prompt_file));
+  if (flags.prompts.empty()) fail(ErrorCode::flags, "no prompt: pass --prompt TEXT or --prompt-file FILE");
+  check_sampling_params(flags.sampling);
+
+  ModelSource model = ModelSource::resolve(flags.model);
+  const Tokenizer tokenizer = model.load_tokenizer();
+  std::vector<GenerateRequest> requests;
+  int64_t longest = 0;
+  for (size_t p = 0; p < flags.prompts.size(); ++p) {
+    std::vector<int32_t> ids = tokenizer.encode(flags.prompts[p]);
+    if (ids.empty() && tokenizer.bos_id()) ids.push_back(*tokenizer.bos_id());
+    const auto length = static_cast<int64_t>(ids.size());
+    const int64_t context = model.config().max_position_embeddings;
+    if (length >= context)
+      fail(ErrorCode::data, "prompt {} has {} tokens, but the model's context is {} and one must be left for the response",
+           p + 1, length, context);
+    longest = std::max(longest, length);
+    for (int64_t i = 0; i < flags.n; ++i)
+      requests.push_back({.id = static_cast<int64_t>(requests.size()), .prompt = ids,
+                          .params = flags.sampling, .group = static_cast<int64_t>(p)});
+  }
+  StandaloneEngine standalone(std::move(model), flags.device, flags.engine,
+                              longest + flags.sampling.max_new_tokens,
+                              static_cast<int64_t>(requests.size()), flags.sampling_seed);
+  const Stopwatch watch;
+  const auto results = standalone.engine().generate(
+      requests, {.weight_version = StandaloneEngine::kWeightVersion, .on_finish = {}, .should_abort = {}, .on_step = {}});
+  const double seconds = watch.seconds();
+  int64_t tokens = 0;
+  for (size_t i = 0; i < results.size(); ++i) {
+    const std::string& prompt = flags.prompts[i / static_cast<size_t>(flags.n)];
+    tokens += static_cast<int64_t>(results[i].output_ids.size());
+    if (flags.json)
+      std::cout << to_json(prompt, results[i]).dump() << '\n';
+    else
+      std::cout << results[i].text << '\n';
+  }
+  log::info("{} responses, {} tokens, {:.0f} tokens/s", results.size(), tokens, tokens / seconds);
+  return 0;
+}
+
+}  // namespace miles

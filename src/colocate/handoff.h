@@ -1,0 +1,72 @@
+// The handoff: trainer and engine take turns on one device. What happens between their turns, and in which
+// order, is here and nowhere else:
+//
+//   moment          --colocate-memory-peak-device gpu            … cpu
+//   after generate  rollout.offload_kv → actor.onload            rollout.offload_kv → rollout.offload_weights
+//                   → rollout.offload_weights                    → actor.onload
+//   train           actor.train                                  actor.train
+//   after train     actor.clear_memory → rollout.onload_weights  actor.offload → rollout.onload_weights
+//                   → actor.offload
+//   then            actor.update_weights → rollout.onload_kv     the same
+//
+// With `cpu` the device never holds both sides. With `gpu` the next side comes before the other leaves, so
+// that host copies never coexist; the trainer then streams, which keeps the overlap small.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "actor/actor_model.h"
+#include "memory/ledger.h"
+#include "rollout/engine.h"
+
+namespace miles {
+
+/// Where the two sides overlap at a handoff.
+enum class PeakDevice { cpu, gpu };
+
+struct HandoffOptions {
+  bool offload_train = false;               // the trainer leaves the device while the engine has its turn
+  bool offload_rollout = false;             // the engine leaves while the trainer has its turn
+  PeakDevice peak_device = PeakDevice::cpu;
+  bool check_weight_update_equal = false;   // poison the engine's weights, update, compare every tensor
+};
+
+/// Throws Error{flags}: gpu without both offloads.
+void check_handoff_options(const HandoffOptions& options);
+
+/// One step of the handoff, when it has ended.
+struct HandoffEvent {
+  std::string name;     // "actor.onload"
+  double seconds = 0;   // how long it took
+  PlaceUsage device;    // peaks: since the previous event ended
+  PlaceUsage host;
+};
+
+class Handoff {
+ public:
+  using Observer = std::function<void(const HandoffEvent&)>;
+
+  /// `actor`, `engine` and `ledger` outlive it. The observer sees every event.
+  Handoff(const HandoffOptions& options, ActorModel& actor, Engine& engine, Ledger& ledger,
+          Observer observer);
+
+  /// Both sides' first appearance: the engine gets the first weights.
+  void start();
+  void after_generate();
+  void after_train();
+  /// Runs `work` as an event of its own ("rollout.generate", "actor.train").
+  void during(const std::string& name, const std::function<void()>& work);
+
+ private:
+  void give_engine_weights();
+  void update_weights();
+
+  HandoffOptions options_;
+  ActorModel& actor_;
+  Engine& engine_;
+  Ledger& ledger_;
+  Observer observer_;
+};
+
+}  // namespace miles

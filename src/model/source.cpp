@@ -1,0 +1,106 @@
+#include "model/source.h"
+
+#include <fmt/ranges.h>
+
+#include "base/error.h"
+#include "model/hf_config.h"
+#include "model/weights_io.h"
+
+namespace miles {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool has_weights(const fs::path& directory) {
+  return fs::exists(directory / "model.safetensors") ||
+         fs::exists(directory / "model.safetensors.index.json");
+}
+
+void need_directory(const fs::path& path, const char* flag) {
+  if (!fs::is_directory(path))
+    fail(ErrorCode::data, "{} {}: no such directory", flag, path.string());
+}
+
+}  // namespace
+
+ModelSource ModelSource::resolve(const ModelOptions& options) {
+  ModelSource source;
+  source.options_ = options;
+  std::string name = options.model;
+  if (options.model.empty() && options.hf_checkpoint.empty())
+    fail(ErrorCode::flags,
+         "no model: pass --hf-checkpoint DIR (a Hugging Face directory), or --model with a preset ({}) or a directory",
+         fmt::join(preset_names(), ", "));
+  if (options.init_random && !options.hf_checkpoint.empty())
+    fail(ErrorCode::flags,
+         "--init-random and --hf-checkpoint both say where the weights come from; pass one of them "
+         "(for random weights in the shape of a directory: --model DIR --init-random)");
+  if (!options.hf_checkpoint.empty()) {
+    need_directory(options.hf_checkpoint, "--hf-checkpoint");
+    source.weights_ = options.hf_checkpoint;
+  }
+  if (options.model.empty()) {
+    name = options.hf_checkpoint;
+    source.architecture_ = options.hf_checkpoint;
+    source.config_ = read_hf_config(options.hf_checkpoint);
+  } else if (const auto preset = find_preset(options.model)) {
+    source.config_ = *preset;
+    if (!source.weights_ && !options.init_random)
+      fail(ErrorCode::flags,
+           "--model {} names an architecture, not weights; pass --hf-checkpoint DIR for its weights, or --init-random",
+           options.model);
+  } else if (fs::is_directory(options.model)) {
+    source.architecture_ = options.model;
+    source.config_ = read_hf_config(options.model);
+    if (!source.weights_ && !options.init_random) {
+      if (!has_weights(options.model))
+        fail(ErrorCode::data,
+             "--model {}: the directory holds no model.safetensors; pass --hf-checkpoint DIR for weights, or --init-random",
+             options.model);
+      source.weights_ = options.model;
+    }
+  } else {
+    fail(ErrorCode::flags, "--model {}: neither a preset ({}) nor a directory", options.model,
+         fmt::join(preset_names(), ", "));
+  }
+  if (options.dtype == DTypeChoice::float32) source.config_.dtype = DType::f32;
+  if (options.dtype == DTypeChoice::bfloat16) source.config_.dtype = DType::bf16;
+  if (!source.tokenizer_directory()) {
+    if (!options.init_random)
+      fail(ErrorCode::data, "{}: no tokenizer.json; pass --tokenizer DIR", name);
+    // Bytes end at their own token, whatever the preset's tokenizer would have used.
+    source.config_.bos_token_id = 256;
+    source.config_.eos_token_ids = {257};
+  }
+  source.description_ = fmt::format("{}, {} weights, {}", name,
+                                    source.weights_ ? source.weights_->string() : "random",
+                                    name_of(source.config_.dtype));
+  return source;
+}
+
+void ModelSource::fill(const ParamLayout& layout, const Tensor& flat) const {
+  if (weights_)
+    load_weights(*weights_, config_, layout, flat);
+  else
+    init_random_weights(config_, layout, options_.seed, flat);
+}
+
+std::optional<fs::path> ModelSource::tokenizer_directory() const {
+  if (!options_.tokenizer.empty()) return options_.tokenizer;
+  for (const auto& directory : {weights_, architecture_})
+    if (directory && fs::exists(*directory / "tokenizer.json")) return directory;
+  return std::nullopt;
+}
+
+Tokenizer ModelSource::load_tokenizer() const {
+  const auto directory = tokenizer_directory();
+  Tokenizer tokenizer = directory ? Tokenizer::load(*directory) : Tokenizer::bytes();
+  if (tokenizer.vocab_size() > config_.vocab_size)
+    fail(ErrorCode::data,
+         "{}: the tokenizer has ids up to {}, but the model's vocabulary has {} entries; pass the model's own --tokenizer DIR",
+         directory ? directory->string() : "byte tokenizer", tokenizer.vocab_size() - 1,
+         config_.vocab_size);
+  return tokenizer;
+}
+
+}  // namespace miles

@@ -1,0 +1,120 @@
+#include "ops/adamw.h"
+
+#include "ops/cpu/row_loops.h"
+
+namespace miles::MILES_ISA {
+namespace {
+
+constexpr int64_t kBlock = 4096;  // parameters that one task updates
+
+/// What every element shares.
+struct Step {
+  Vec grad_scale, beta1, beta2, rest1, rest2;  // rest: 1 − β
+  Vec correction1, correction2;                // 1 − β^t
+  Vec eps, weight_decay, negative_lr;
+};
+
+Step step_of(const AdamWArgs& a) {
+  const double t = static_cast<double>(a.step);
+  const auto correction = [t](float beta) {
+    return splat(static_cast<float>(1.0 - __builtin_pow(static_cast<double>(beta), t)));
+  };
+  return {.grad_scale = splat(a.grad_scale),
+          .beta1 = splat(a.beta1),
+          .beta2 = splat(a.beta2),
+          .rest1 = splat(1.0F - a.beta1),
+          .rest2 = splat(1.0F - a.beta2),
+          .correction1 = correction(a.beta1),
+          .correction2 = correction(a.beta2),
+          .eps = splat(a.eps),
+          .weight_decay = splat(a.weight_decay),
+          .negative_lr = splat(-a.lr)};
+}
+
+/// Updates m and v in place and returns the new master.
+MILES_INLINE Vec updated(const Step& s, Vec master, Vec grad, Vec& m, Vec& v) {
+  const Vec g = grad * s.grad_scale;
+  m = madd(s.beta1, m, s.rest1 * g);
+  v = madd(s.beta2, v, s.rest2 * (g * g));
+  const Vec direction = (m / s.correction1) / (vsqrt(v / s.correction2) + s.eps);
+  return madd(s.negative_lr, madd(s.weight_decay, master, direction), master);
+}
+
+MILES_INLINE VecH load_half(const uint16_t* p, int count) {
+  VecH x = {};
+  if (count == kWidth) {
+    __builtin_memcpy(&x, p, sizeof x);
+    return x;
+  }
+  for (int i = 0; i < count; ++i) x[i] = p[i];
+  return x;
+}
+MILES_INLINE void store_half(uint16_t* p, VecH x, int count) {
+  if (count == kWidth) {
+    __builtin_memcpy(p, &x, sizeof x);
+    return;
+  }
+  for (int i = 0; i < count; ++i) p[i] = x[i];
+}
+
+/// split_master and join_master of ops/adamw.cpp, on vectors.
+struct Split {
+  VecH high, low;
+};
+MILES_INLINE Vec joined(Split split) {
+  const VecU low = __builtin_convertvector(split.low, VecU);
+  const VecU extended = (low ^ 0x8000U) - 0x8000U;  // an int16's sign, spread
+  return bits_as<Vec>((__builtin_convertvector(split.high, VecU) << 16) + extended);
+}
+MILES_INLINE Split split(Vec master) {
+  const VecU bits = bits_as<VecU>(master);
+  const VecU rounded_high = (bits + 0x8000U) >> 16;
+  const VecU high = master != master ? ((bits >> 16) | 0x40U) : rounded_high;
+  const VecU low = master != master ? VecU{} : (bits - (rounded_high << 16)) & 0xFFFFU;
+  return {__builtin_convertvector(high, VecH), __builtin_convertvector(low, VecH)};
+}
+
+void update_f32(const AdamWArgs& a, const Step& step, int64_t begin, int64_t n) {
+  float* const param = elements<float>(a.param) + begin;
+  float* const m = elements<float>(a.m) + begin;
+  float* const v = elements<float>(a.v) + begin;
+  const float* const grad = elements<float>(a.grad) + begin;
+  for_each_vec(n, [&](int64_t i, int count) MILES_INLINE_LAMBDA {
+    Vec mi = load(m + i, count), vi = load(v + i, count);
+    store(param + i, updated(step, load(param + i, count), load(grad + i, count), mi, vi), count);
+    store(m + i, mi, count);
+    store(v + i, vi, count);
+  });
+}
+
+void update_bf16(const AdamWArgs& a, const Step& step, int64_t begin, int64_t n) {
+  uint16_t* const high = elements<uint16_t>(a.param) + begin;  // a BFloat16's bits
+  uint16_t* const low = elements<uint16_t>(a.low) + begin;
+  float* const m = elements<float>(a.m) + begin;
+  float* const v = elements<float>(a.v) + begin;
+  const BFloat16* const grad = elements<BFloat16>(a.grad) + begin;
+  for_each_vec(n, [&](int64_t i, int count) MILES_INLINE_LAMBDA {
+    Vec mi = load(m + i, count), vi = load(v + i, count);
+    const Vec master = joined({load_half(high + i, count), load_half(low + i, count)});
+    const Split result = split(updated(step, master, load(grad + i, count), mi, vi));
+    store_half(high + i, result.high, count);
+    store_half(low + i, result.low, count);
+    store(m + i, mi, count);
+    store(v + i, vi, count);
+  });
+}
+
+}  // namespace
+
+void adamw(Exec&, const AdamWArgs& args) {
+  const int64_t n = args.param.elements();
+  const bool narrow = args.param.dtype() == DType::bf16;
+  const Step step = step_of(args);
+#pragma omp parallel for schedule(static) if (n > 2 * kBlock)
+  for (int64_t begin = 0; begin < n; begin += kBlock) {
+    const int64_t count = smaller(kBlock, n - begin);
+    narrow ? update_bf16(args, step, begin, count) : update_f32(args, step, begin, count);
+  }
+}
+
+}  // namespace miles::MILES_ISA

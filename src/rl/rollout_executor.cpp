@@ -1,0 +1,189 @@
+#include "rl/rollout_executor.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "observe/progress.h"
+
+namespace miles {
+
+// --- Scorer ---
+
+Scorer::Scorer(const RewardConfig& config) : rule_(config.rule) {
+  if (!config.custom_rm_command.empty())
+    command_ = std::make_unique<RewardCommand>(RewardCommandOptions{
+        .command = config.custom_rm_command,
+        .workers = config.rm_workers,
+        .timeout_seconds = config.rm_timeout});
+}
+
+void Scorer::score(std::span<Sample> samples) {
+  std::vector<RewardResult> results;
+  if (command_) {
+    std::vector<RewardRequest> requests;
+    for (const Sample& sample : samples)
+      requests.push_back({.id = sample.index, .prompt = sample.prompt, .response = sample.response,
+                          .label = sample.label, .metadata = sample.metadata});
+    results = command_->score(requests);
+  } else {
+    for (const Sample& sample : samples)
+      results.push_back(rule_.score(sample.response, sample.label));
+  }
+  for (size_t i = 0; i < samples.size(); ++i) {
+    samples[i].reward = results[i].reward;
+    if (!results[i].reward) samples[i].status = SampleStatus::failed;
+  }
+  mask_unscored(samples);
+}
+
+// --- RolloutExecutor ---
+
+int64_t max_sample_length(const TrainConfig& config, const ModelConfig& model) {
+  const RolloutConfig& rollout = config.rollout;
+  int64_t length = rollout.max_prompt_len + rollout.max_response_len;
+  if (rollout.max_context_len) length = std::min(length, *rollout.max_context_len);
+  return std::min(length, model.max_position_embeddings);
+}
+
+RolloutExecutor::RolloutExecutor(const TrainConfig& config, const ModelConfig& model,
+                                 const Tokenizer& tokenizer, Engine& engine)
+    : config_(config),
+      model_(model),
+      tokenizer_(tokenizer),
+      engine_(engine),
+      scorer_(config.reward) {}
+
+std::vector<int32_t> RolloutExecutor::encode(const std::string& prompt) const {
+  std::vector<int32_t> ids = tokenizer_.encode(prompt);
+  // A model that was trained to begin with BOS sees it even where the prompt is empty.
+  if (ids.empty() && tokenizer_.bos_id()) ids.push_back(*tokenizer_.bos_id());
+  return ids;
+}
+
+SamplingParams RolloutExecutor::training_params() const {
+  const RolloutConfig& rollout = config_.rollout;
+  SamplingParams params;
+  params.temperature = static_cast<float>(rollout.temperature);
+  params.top_p = static_cast<float>(rollout.top_p);
+  params.top_k = static_cast<int32_t>(rollout.top_k);
+  params.min_p = static_cast<float>(rollout.min_p);
+  params.max_new_tokens = rollout.max_response_len;
+  params.stop = rollout.stop;
+  params.stop_token_ids.assign(rollout.stop_token_ids.begin(), rollout.stop_token_ids.end());
+  params.ignore_eos = rollout.ignore_eos;
+  return params;
+}
+
+SamplingParams RolloutExecutor::eval_params() const {
+  SamplingParams params = training_params();
+  const EvalConfig& eval = config_.eval;
+  if (eval.temperature) params.temperature = static_cast<float>(*eval.temperature);
+  if (eval.top_p) params.top_p = static_cast<float>(*eval.top_p);
+  if (eval.top_k) params.top_k = static_cast<int32_t>(*eval.top_k);
+  if (eval.max_response_len) params.max_new_tokens = *eval.max_response_len;
+  // Another seed than the training draws', or an evaluation would replay them.
+  params.seed = config_.rollout.seed ^ 0x65766172ULL;
+  return params;
+}
+
+std::vector<Sample> RolloutExecutor::generate(DataSource& source, int64_t rollout_id,
+                                              int64_t weight_version) {
+  std::vector<Sample> samples;
+  for (int64_t p = 0; p < config_.batch.rollout_batch_size; ++p) {
+    auto group = source.next_group(config_.batch.n_samples_per_prompt);
+    std::move(group.begin(), group.end(), std::back_inserter(samples));
+  }
+  run(samples, training_params(), rollout_id, weight_version, "rollout");
+  return samples;
+}
+
+std::vector<Sample> RolloutExecutor::supervised(DataSource& source, int64_t rollout_id) {
+  std::vector<Sample> samples;
+  const int64_t longest = max_sample_length(config_, model_);
+  int64_t cut = 0;
+  for (int64_t p = 0; p < config_.batch.rollout_batch_size; ++p) {
+    for (Sample& sample : source.next_group(config_.batch.n_samples_per_prompt)) {
+      sample.rollout_id = rollout_id;
+      sample.tokens = encode(sample.prompt);
+      const auto prompt_length = static_cast<int64_t>(sample.tokens.size());
+      std::vector<int32_t> answer = tokenizer_.encode(sample.label, {.add_special = false});
+      if (!model_.eos_token_ids.empty()) answer.push_back(model_.eos_token_ids.front());
+      sample.status = SampleStatus::completed;
+      if (prompt_length + static_cast<int64_t>(answer.size()) > longest) {
+        answer.resize(static_cast<size_t>(longest - prompt_length));
+        sample.status = SampleStatus::truncated;
+        ++cut;
+      }
+      sample.response = sample.label;
+      sample.response_length = static_cast<int64_t>(answer.size());
+      sample.tokens.insert(sample.tokens.end(), answer.begin(), answer.end());
+      sample.loss_mask.assign(answer.size(), 1);
+      sample.rollout_log_probs.assign(answer.size(), 0.0F);
+      samples.push_back(std::move(sample));
+    }
+  }
+  if (cut > 0) log::warn("rollout {}: {} labels were cut at {} tokens", rollout_id, cut, longest);
+  return samples;
+}
+
+std::vector<Sample> RolloutExecutor::evaluate(const DataSource& source, int64_t rollout_id,
+                                              int64_t weight_version) {
+  std::vector<Sample> samples;
+  int64_t group = 0;
+  for (const Prompt& prompt : source.prompts()) {
+    for (int64_t i = 0; i < config_.eval.n_samples_per_prompt; ++i) {
+      Sample sample;
+      sample.group_index = group;
+      sample.index = static_cast<int64_t>(samples.size());
+      sample.prompt = prompt.text;
+      sample.label = prompt.label;
+      sample.metadata = prompt.metadata;
+      samples.push_back(std::move(sample));
+    }
+    ++group;
+  }
+  run(samples, eval_params(), rollout_id, weight_version, "eval");
+  return samples;
+}
+
+void RolloutExecutor::run(std::vector<Sample>& samples, const SamplingParams& params,
+                          int64_t rollout_id, int64_t weight_version, const char* what) {
+  std::vector<GenerateRequest> requests;
+  for (Sample& sample : samples) {
+    sample.rollout_id = rollout_id;
+    sample.tokens = encode(sample.prompt);
+    requests.push_back({.id = sample.index, .prompt = sample.tokens, .params = params,
+                        .group = sample.group_index});
+  }
+  std::vector<GenerateResult> results;
+  {
+    Progress progress(fmt::format("{} {}", what, rollout_id),
+                      static_cast<int64_t>(requests.size()), "samples");
+    results = engine_.generate(requests, {.weight_version = weight_version,
+                                          .on_finish = [&](const GenerateResult&) {
+                                            progress.advance();
+                                          },
+                                          .should_abort = {},
+                                          .on_step = {}});
+  }
+  for (size_t i = 0; i < samples.size(); ++i) {
+    Sample& sample = samples[i];
+    GenerateResult& result = results[i];
+    sample.response = std::move(result.text);
+    sample.response_length = static_cast<int64_t>(result.output_ids.size());
+    sample.tokens.insert(sample.tokens.end(), result.output_ids.begin(), result.output_ids.end());
+    sample.rollout_log_probs = std::move(result.log_probs);
+    sample.loss_mask.assign(result.output_ids.size(), 1);
+    sample.weight_version = weight_version;
+    switch (result.finish.reason) {
+      case FinishReason::length: sample.status = SampleStatus::truncated; break;
+      case FinishReason::abort: sample.status = SampleStatus::aborted; break;
+      default: sample.status = SampleStatus::completed;
+    }
+  }
+  scorer_.score(samples);
+  for (const Sample& sample : samples) check_sample(sample);
+}
+
+}  // namespace miles

@@ -1,0 +1,63 @@
+// From prompts to scored samples: the half of a rollout that needs the engine and the rewards.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "rl/data_source.h"
+#include "rl/reward_command.h"
+#include "rl/sample.h"
+#include "rl/train_config.h"
+#include "rollout/engine.h"
+
+namespace miles {
+
+/// Scores samples by rule or by the user's program.
+class Scorer {
+ public:
+  explicit Scorer(const RewardConfig& config);
+
+  /// Sets each sample's reward. One that cannot be had stays empty, and the sample is failed and masked.
+  void score(std::span<Sample> samples);
+
+ private:
+  RuleReward rule_;
+  std::unique_ptr<RewardCommand> command_;  // null: the rule
+};
+
+class RolloutExecutor {
+ public:
+  /// All but the scorer outlive it.
+  RolloutExecutor(const TrainConfig& config, const ModelConfig& model, const Tokenizer& tokenizer,
+                  Engine& engine);
+
+  /// One rollout's samples: the next prompts of the source, n samples each, generated and scored.
+  /// `weight_version`: of the weights that the engine must hold.
+  std::vector<Sample> generate(DataSource& source, int64_t rollout_id, int64_t weight_version);
+
+  /// Supervised learning: the next prompts with their labels as responses, and nothing generated.
+  std::vector<Sample> supervised(DataSource& source, int64_t rollout_id);
+
+  /// Every prompt of an evaluation set, scored. Draws do not depend on the rollout.
+  std::vector<Sample> evaluate(const DataSource& source, int64_t rollout_id, int64_t weight_version);
+
+ private:
+  std::vector<int32_t> encode(const std::string& prompt) const;
+  void run(std::vector<Sample>& samples, const SamplingParams& params, int64_t rollout_id,
+           int64_t weight_version, const char* what);
+  SamplingParams training_params() const;
+  SamplingParams eval_params() const;
+
+  const TrainConfig& config_;
+  const ModelConfig& model_;
+  const Tokenizer& tokenizer_;
+  Engine& engine_;
+  Scorer scorer_;
+};
+
+/// Tokens that a sample can have at most: prompt and response, within the context.
+int64_t max_sample_length(const TrainConfig& config, const ModelConfig& model);
+
+}  // namespace miles

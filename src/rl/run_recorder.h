@@ -1,0 +1,47 @@
+// What a run leaves in --run-dir: metrics.jsonl, memory.jsonl, samples.jsonl, config.toml, report.html.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "base/clock.h"
+#include "colocate/handoff.h"
+#include "memory/ledger.h"
+#include "observe/json_lines.h"
+#include "observe/metrics.h"
+#include "rl/sample.h"
+
+namespace miles {
+
+class RunRecorder {
+ public:
+  /// An empty directory records nothing. A fresh run replaces what the directory held; a resumed one
+  /// keeps the lines of rollouts before `first_rollout`. Throws Error{data}.
+  RunRecorder(const std::filesystem::path& directory, int64_t first_rollout, bool resumed);
+
+  /// config.toml: every flag as it was resolved.
+  void write_config(const std::string& toml);
+  void handoff(const HandoffEvent& event, int64_t rollout_id, const MemoryBudget& budget);
+  void samples(std::span<const Sample> samples, std::span<const float> advantages);
+  void metrics(int64_t rollout_id, const Metrics& metrics);
+  /// report.html, from what has been recorded so far; false when nothing is recorded.
+  bool write_report();
+  const std::filesystem::path& directory() const { return directory_; }
+
+ private:
+  struct Files {
+    JsonLines metrics;
+    JsonLines memory;
+    JsonLines samples;
+  };
+
+  std::filesystem::path directory_;
+  Stopwatch since_start_;
+  double time_offset_ = 0;       // seconds that a resumed run had behind it
+  std::unique_ptr<Files> files_; // null: nothing is recorded
+};
+
+}  // namespace miles

@@ -1,0 +1,243 @@
+#include "rl/train_loop.h"
+
+#include <cmath>
+#include <map>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/units.h"
+#include "rl/checkpoint.h"
+#include "rl/rollout_executor.h"
+#include "rl/rollout_metrics.h"
+#include "rl/run_recorder.h"
+#include "rl/training_turn.h"
+
+namespace miles {
+namespace {
+
+/// Resumed or fresh: where the loop begins.
+struct Start {
+  std::optional<std::filesystem::path> checkpoint;
+  RunState state;                 // of the checkpoint
+  int64_t first_rollout = 0;
+};
+
+Start find_start(const TrainConfig& config) {
+  Start start;
+  if (config.checkpoint.load.empty()) return start;
+  start.checkpoint = find_checkpoint(config.checkpoint.load);
+  start.state = read_run_state(*start.checkpoint);
+  start.first_rollout = start.state.rollout_id + 1;
+  return start;
+}
+
+/// What a resumed run must share with the one that was saved, or its numbers would not go on.
+nlohmann::json fingerprint(const TrainSetup& setup) {
+  const ModelConfig& model = setup.model.config();
+  return {{"model_type", model.model_type},
+          {"vocab_size", model.vocab_size},
+          {"hidden_size", model.hidden_size},
+          {"intermediate_size", model.intermediate_size},
+          {"num_hidden_layers", model.num_hidden_layers},
+          {"num_attention_heads", model.num_attention_heads},
+          {"num_key_value_heads", model.num_key_value_heads},
+          {"head_dim", model.head_dim},
+          {"tie_word_embeddings", model.tie_word_embeddings},
+          {"dtype", std::string(name_of(model.dtype))},
+          {"prompt_data", setup.config.data.path},
+          {"rollout_seed", setup.config.rollout.seed}};
+}
+
+class TrainLoop {
+ public:
+  TrainLoop(TrainSetup& setup, const std::string& resolved_flags)
+      : setup_(setup),
+        config_(setup.config),
+        start_(find_start(config_)),
+        ledger_(setup.budget),
+        memory_{*setup.device, ledger_},
+        recorder_(config_.run_dir, start_.first_rollout, start_.checkpoint.has_value()),
+        actor_(setup.actor, setup.model.config(), setup.layout, memory_),
+        engine_(setup.engine, setup.model.config(), setup.layout, memory_, &setup.tokenizer),
+        executor_(config_, setup.model.config(), setup.tokenizer, engine_),
+        handoff_(config_.colocate.handoff, actor_, engine_, ledger_,
+                 [this](const HandoffEvent& event) { on_event(event); }) {
+    recorder_.write_config(resolved_flags);
+  }
+
+  TrainSummary run() {
+    load();
+    rollout_id_ = start_.first_rollout;
+    handoff_.start();
+    if (eval_due_before()) {
+      Metrics metrics;
+      evaluate(metrics);
+      recorder_.metrics(rollout_id_ - 1, metrics);
+    }
+    for (; rollout_id_ < setup_.num_rollout; ++rollout_id_) {
+      turn();
+      if (config_.debug_exit_after_rollout && rollout_id_ + 1 >= *config_.debug_exit_after_rollout) {
+        log::info("--debug-exit-after-rollout {}", *config_.debug_exit_after_rollout);
+        break;
+      }
+    }
+    if (recorder_.write_report())
+      log::info("report: {}", (recorder_.directory() / "report.html").string());
+    return {summary_.rollouts, summary_.last_raw_reward, ledger_.usage(Place::device).peak,
+            ledger_.usage(Place::host).peak};
+  }
+
+ private:
+  void load() {
+    log::info("model: {}, {:.2f} M parameters", setup_.model.description(),
+              static_cast<double>(setup_.layout.parameters()) / 1e6);
+    handoff_.during("load", [&] {
+      // The reference is the first weights, also of a run that goes on.
+      actor_.load_weights([&](const Tensor& flat) { setup_.model.fill(setup_.layout, flat); });
+      if (!config_.algorithm.ref_load.empty()) {
+        ModelOptions options = config_.model;
+        options.model = config_.algorithm.ref_load;
+        options.hf_checkpoint = {};
+        options.init_random = false;
+        const ModelSource reference = ModelSource::resolve(options);
+        actor_.load_reference(
+            [&](const Tensor& flat) { reference.fill(setup_.layout, flat); });
+      }
+      if (start_.checkpoint) {
+        check_fingerprint(start_.state.fingerprint, fingerprint(setup_), *start_.checkpoint);
+        actor_.load_state(*start_.checkpoint);
+        setup_.data.restore(start_.state.data);
+        log::info("resumed from {} at rollout {}", start_.checkpoint->string(), start_.first_rollout);
+      }
+    });
+  }
+
+  void turn() {
+    const Stopwatch step_watch;
+    times_.clear();
+    Metrics metrics;
+    std::vector<Sample> samples;
+    const bool supervised = config_.algorithm.loss.type == LossType::sft_loss;
+    handoff_.during("rollout.generate", [&] {
+      samples = supervised ? executor_.supervised(setup_.data, rollout_id_)
+                           : executor_.generate(setup_.data, rollout_id_, actor_.weight_version());
+    });
+    const std::vector<float> advantages =
+        supervised ? std::vector<float>(samples.size(), 0.0F)
+                   : group_advantages(samples, config_.algorithm.reward_norm());
+    for (const auto& [name, value] : rollout_metrics(samples, advantages)) metrics.set(name, value);
+    recorder_.samples(samples, advantages);
+
+    handoff_.after_generate();
+    handoff_.during("actor.train", [&] {
+      metrics.merge(training_turn(actor_, config_, samples, advantages));
+    });
+    if (save_due()) save();
+    // Nobody generates after the last rollout, unless it is evaluated.
+    if (rollout_id_ + 1 < setup_.num_rollout || eval_due_after()) handoff_.after_train();
+    if (eval_due_after()) evaluate(metrics);
+    perf_metrics(metrics, samples, step_watch.seconds());
+    recorder_.metrics(rollout_id_, metrics);
+    report_line(metrics, step_watch.seconds());
+    ++summary_.rollouts;
+    summary_.last_raw_reward = metrics.find("rollout/raw_reward").value_or(std::nan(""));
+  }
+
+  bool eval_due_before() const {
+    // A resumed run has its last evaluation behind it.
+    return config_.eval.interval && !config_.eval.skip_before_train && !start_.checkpoint;
+  }
+  bool eval_due_after() const {
+    return config_.eval.interval && ((rollout_id_ + 1) % *config_.eval.interval == 0 ||
+                                     rollout_id_ + 1 == setup_.num_rollout);
+  }
+  bool save_due() const {
+    if (config_.checkpoint.save.empty()) return false;
+    const bool last = rollout_id_ + 1 == setup_.num_rollout;
+    return last || (config_.checkpoint.save_interval &&
+                    (rollout_id_ + 1) % *config_.checkpoint.save_interval == 0);
+  }
+
+  void save() {
+    handoff_.during("actor.save", [&] {
+      CheckpointWriter{.directory = config_.checkpoint.save,
+                       .total_limit = config_.checkpoint.save_total_limit,
+                       .source = setup_.model,
+                       .layout = setup_.layout}
+          .save(actor_, {.rollout_id = rollout_id_,
+                         .data = setup_.data.state(),
+                         .fingerprint = fingerprint(setup_)});
+    });
+  }
+
+  void evaluate(Metrics& metrics) {
+    for (const EvalSet& set : setup_.eval_sets) {
+      const std::vector<Sample> samples =
+          executor_.evaluate(set.source, rollout_id_, actor_.weight_version());
+      Mean reward, truncated;
+      for (const Sample& sample : samples) {
+        if (sample.reward) reward.add(*sample.reward);
+        truncated.add(sample.status == SampleStatus::truncated ? 1 : 0);
+      }
+      metrics.set("eval/" + set.name, reward.mean());
+      metrics.set("eval/" + set.name + "-truncated_ratio", truncated.mean());
+      log::info("eval {}: {:.4f} on {} samples", set.name, reward.mean(), samples.size());
+    }
+  }
+
+  void perf_metrics(Metrics& metrics, const std::vector<Sample>& samples, double step_seconds) {
+    int64_t drawn = 0;
+    for (const Sample& sample : samples) drawn += sample.response_length;
+    const auto took = [&](const char* event) {
+      const auto entry = times_.find(event);
+      return entry == times_.end() ? 0.0 : entry->second;
+    };
+    metrics.set("perf/rollout_time", took("rollout.generate"));
+    metrics.set("perf/tokens_per_gpu_per_sec",
+                static_cast<double>(drawn) / took("rollout.generate"));
+    metrics.set("perf/train_time", took("actor.train"));
+    metrics.set("perf/wake_up_time", took("actor.onload"));
+    metrics.set("perf/sleep_time", took("actor.offload") + took("actor.clear_memory"));
+    metrics.set("perf/update_weights_time", took("actor.update_weights"));
+    metrics.set("perf/save_model_time", took("actor.save"));
+    metrics.set("perf/step_time", step_seconds);
+    metrics.set("perf/device_memory_peak_gb",
+                static_cast<double>(ledger_.usage(Place::device).peak) / (1 << 30));
+  }
+
+  void report_line(const Metrics& metrics, double seconds) const {
+    const auto show = [&](const char* name) { return metrics.find(name).value_or(std::nan("")); };
+    log::info(
+        "rollout {}/{}  reward {:.3f}  loss {:.4f}  len {:.1f}  {:.0f} tok/s  step {}  device peak {}",
+        rollout_id_ + 1, setup_.num_rollout, show("rollout/raw_reward"), show("train/loss"),
+        show("rollout/response_len/mean"), show("perf/tokens_per_gpu_per_sec"),
+        format_seconds(seconds), format_bytes(ledger_.usage(Place::device).peak));
+  }
+
+  void on_event(const HandoffEvent& event) {
+    times_[event.name] += event.seconds;
+    recorder_.handoff(event, rollout_id_, setup_.budget);
+  }
+
+  TrainSetup& setup_;
+  const TrainConfig& config_;
+  Start start_;
+  Ledger ledger_;
+  Memory memory_;
+  RunRecorder recorder_;
+  ActorModel actor_;
+  Engine engine_;
+  RolloutExecutor executor_;
+  Handoff handoff_;
+  int64_t rollout_id_ = 0;
+  std::map<std::string, double> times_;  // seconds of this rollout's events, by name
+  TrainSummary summary_;
+};
+
+}  // namespace
+
+TrainSummary run_training(TrainSetup& setup, const std::string& resolved_flags) {
+  return TrainLoop(setup, resolved_flags).run();
+}
+
+}  // namespace miles

@@ -1,0 +1,46 @@
+// All that is worked out and checked before anything is loaded: models, data, sizes, and whether it fits.
+#pragma once
+
+#include <memory>
+
+#include "colocate/plan.h"
+#include "rl/data_source.h"
+#include "rl/train_config.h"
+
+namespace miles {
+
+/// An evaluation set under its name.
+struct EvalSet {
+  std::string name;  // metric eval/{name}
+  DataSource source;
+};
+
+struct TrainSetup {
+  TrainConfig config;          // with everything that was left open filled in
+  ModelSource model;
+  ParamLayout layout;
+  Tokenizer tokenizer;
+  DataSource data;
+  std::vector<EvalSet> eval_sets;
+  int64_t num_rollout = 0;     // rollouts in all
+  ActorOptions actor;
+  EngineOptions engine;
+  MemoryBudget budget;
+  std::unique_ptr<Device> device;
+  MemoryPlan plan;
+};
+
+/// Throws Error{flags}, Error{data}, Error{budget} or Error{device}: what is wrong is said before
+/// anything is loaded.
+TrainSetup prepare_training(TrainConfig config);
+
+/// --eval-prompt-data NAME PATH [NAME PATH …]. Throws Error{flags} or Error{data}.
+std::vector<EvalSet> load_eval_sets(const TrainConfig& config);
+
+/// The device that was asked for. Throws Error{device} when it is not there.
+std::unique_ptr<Device> make_device(DeviceChoice choice);
+
+/// Keeps the prompts that fit `max_prompt_len` tokens. Throws Error{data} when none is left.
+void keep_fitting_prompts(DataSource& data, const Tokenizer& tokenizer, int64_t max_prompt_len);
+
+}  // namespace miles

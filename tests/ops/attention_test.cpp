@@ -1,0 +1,330 @@
+#include "ops/attention.h"
+
+#include <numeric>
+
+#include "tests/ops/op_test.h"
+
+namespace miles::test {
+namespace {
+
+/// Extents of a packed batch; every sequence brings all its tokens.
+struct Extents {
+  int64_t heads, kv_heads, dim;
+  std::vector<int32_t> lengths;
+  int64_t tokens() const { return std::accumulate(lengths.begin(), lengths.end(), int64_t{0}); }
+  int64_t sequences() const { return static_cast<int64_t>(lengths.size()); }
+  float scale() const { return 1 / std::sqrt(static_cast<float>(dim)); }
+  Values<int32_t> begins() const {
+    Values<int32_t> begins = {0};
+    for (const int32_t length : lengths) begins.push_back(begins.back() + length);
+    return begins;
+  }
+};
+
+/// The definition, in f64, of packed sequences.
+struct Reference {
+  std::vector<double> out, lse;
+};
+Reference reference(const Extents& e, const std::vector<double>& q, const std::vector<double>& k,
+                    const std::vector<double>& v) {
+  Reference r = {std::vector<double>(q.size()), {}};
+  const auto begins = e.begins();
+  for (size_t b = 0; b < e.lengths.size(); ++b)
+    for (int64_t n = begins[b]; n < begins[b + 1]; ++n)
+      for (int64_t h = 0; h < e.heads; ++h) {
+        const int64_t kv = h / (e.heads / e.kv_heads);
+        std::vector<double> weights;
+        double sum = 0;
+        for (int64_t j = begins[b]; j <= n; ++j) {
+          double score = 0;
+          for (int64_t d = 0; d < e.dim; ++d)
+            score += q[static_cast<size_t>((n * e.heads + h) * e.dim + d)] *
+                     k[static_cast<size_t>((j * e.kv_heads + kv) * e.dim + d)];
+          weights.push_back(std::exp(score * double{e.scale()}));
+          sum += weights.back();
+        }
+        r.lse.push_back(std::log(sum));
+        for (int64_t j = begins[b]; j <= n; ++j)
+          for (int64_t d = 0; d < e.dim; ++d)
+            r.out[static_cast<size_t>((n * e.heads + h) * e.dim + d)] +=
+                weights[static_cast<size_t>(j - begins[b])] / sum *
+                v[static_cast<size_t>((j * e.kv_heads + kv) * e.dim + d)];
+      }
+  return r;
+}
+
+template <class T>
+struct Result {
+  Values<T> out;
+  Values<float> lse;
+};
+
+template <class T>
+class Attention : public ::testing::Test {
+ protected:
+  void make(const Extents& e) {
+    e_ = e;
+    q_ = normals<T>(e.tokens() * e.heads * e.dim, 1, 1.5F);
+    k_ = normals<T>(e.tokens() * e.kv_heads * e.dim, 2, 1.5F);
+    v_ = normals<T>(e.tokens() * e.kv_heads * e.dim, 3);
+  }
+
+  /// Queries [first, first + count) of sequence b alone, against packed keys.
+  Result<T> run_rows(int64_t b, int64_t first, int64_t count) {
+    const auto begins = e_.begins();
+    const int64_t row = begins[static_cast<size_t>(b)] + first;
+    auto q = rows_of(q_, e_.heads * e_.dim, row, count);
+    Values<int32_t> query_begin = {0, static_cast<int32_t>(count)};
+    Values<int32_t> context = {static_cast<int32_t>(first + count)};
+    Values<int32_t> kv_begin = {begins[static_cast<size_t>(b)]};
+    return call(q, query_begin, context,
+                {.k = k_, .v = v_, .page_table = {}, .kv_begin = kv_begin, .page_size = 0});
+  }
+
+  /// All sequences at once, packed.
+  Result<T> run_packed() {
+    auto begins = e_.begins();
+    auto kv_begin = begins;
+    kv_begin.pop_back();
+    return call(q_, begins, e_.lengths,
+                {.k = k_, .v = v_, .page_table = {}, .kv_begin = kv_begin, .page_size = 0});
+  }
+
+  /// All sequences at once, keys and values scattered over shuffled pages; unused slots are NaN.
+  Result<T> run_paged(int64_t page_size) {
+    int64_t longest = 0, pages = 3;
+    for (const int32_t length : e_.lengths) longest = std::max<int64_t>(longest, length);
+    const int64_t per_sequence = (longest + page_size - 1) / page_size;
+    pages += per_sequence * e_.sequences();
+    const auto order = permutation(pages, 17, static_cast<uint64_t>(page_size));
+    const int64_t row = e_.kv_heads * e_.dim;
+    Keys keys = {Values<T>(static_cast<size_t>(pages * page_size * row), from_float<T>(NAN)),
+                 {}, {}, {}, static_cast<int>(page_size)};
+    keys.v = keys.k;
+    const auto begins = e_.begins();
+    for (int64_t b = 0; b < e_.sequences(); ++b)
+      for (int64_t page = 0; page < per_sequence; ++page) {
+        const int64_t at = order[static_cast<size_t>(b * per_sequence + page)];
+        keys.page_table.push_back(static_cast<int32_t>(at));
+        for (int64_t i = 0; i < page_size; ++i) {
+          const int64_t key = page * page_size + i;
+          if (key >= e_.lengths[static_cast<size_t>(b)]) continue;
+          const int64_t from = (begins[static_cast<size_t>(b)] + key) * row;
+          std::copy_n(k_.begin() + from, row, keys.k.begin() + (at * page_size + i) * row);
+          std::copy_n(v_.begin() + from, row, keys.v.begin() + (at * page_size + i) * row);
+        }
+      }
+    return call(q_, e_.begins(), e_.lengths, keys);
+  }
+
+  struct Gradients {
+    Values<T> dq, dk, dv;
+  };
+  Gradients run_backward(Values<T> dout) {
+    auto forward = run_packed();
+    auto begins = e_.begins();
+    Gradients g = {Values<T>(q_.size()), Values<T>(k_.size()), Values<T>(v_.size())};
+    const Shape queries = {e_.tokens(), e_.heads, e_.dim};
+    const Shape keys = {e_.tokens(), e_.kv_heads, e_.dim};
+    Exec exec = bench_.exec();
+    attention_backward(exec, {.q = tensor(q_, queries),
+                              .k = tensor(k_, keys),
+                              .v = tensor(v_, keys),
+                              .out = tensor(forward.out, queries),
+                              .lse = tensor(forward.lse, {e_.tokens(), e_.heads}),
+                              .dout = tensor(dout, queries),
+                              .query_begin = tensor(begins),
+                              .scale = e_.scale(),
+                              .dq = tensor(g.dq, queries),
+                              .dk = tensor(g.dk, keys),
+                              .dv = tensor(g.dv, keys)});
+    return g;
+  }
+
+  struct Keys {
+    Values<T> k, v;
+    Values<int32_t> page_table, kv_begin;
+    int page_size;
+  };
+  Result<T> call(Values<T> q, Values<int32_t> query_begin, Values<int32_t> context, Keys keys) {
+    const int64_t row = e_.heads * e_.dim, tokens = static_cast<int64_t>(q.size()) / row;
+    const auto sequences = static_cast<int64_t>(context.size());
+    const int64_t slots = static_cast<int64_t>(keys.k.size()) / (e_.kv_heads * e_.dim);
+    Result<T> r = {Values<T>(q.size()), Values<float>(static_cast<size_t>(tokens * e_.heads))};
+    const bool paged = !keys.page_table.empty();
+    Exec exec = bench_.exec();
+    attention(
+        exec,
+        {.q = tensor(q, {tokens, e_.heads, e_.dim}),
+         .k_pool = tensor(keys.k, {slots, e_.kv_heads, e_.dim}),
+         .v_pool = tensor(keys.v, {slots, e_.kv_heads, e_.dim}),
+         .query_begin = tensor(query_begin),
+         .context = tensor(context),
+         .page_table = paged ? tensor(keys.page_table,
+                                      {sequences, static_cast<int64_t>(keys.page_table.size()) /
+                                                      sequences})
+                             : Tensor(),
+         .kv_begin = paged ? Tensor() : tensor(keys.kv_begin),
+         .page_size = keys.page_size,
+         .scale = e_.scale(),
+         .out = tensor(r.out, {tokens, e_.heads, e_.dim}),
+         .lse = tensor(r.lse, {tokens, e_.heads})});
+    return r;
+  }
+
+  OpBench bench_;
+  Extents e_;
+  Values<T> q_, k_, v_;
+};
+TYPED_TEST_SUITE(Attention, StorageTypes);
+
+const Extents kShapes[] = {
+    {.heads = 2, .kv_heads = 2, .dim = 8, .lengths = {1, 63, 64, 65}},
+    {.heads = 4, .kv_heads = 2, .dim = 32, .lengths = {3, 130}},
+    {.heads = 7, .kv_heads = 1, .dim = 64, .lengths = {65, 2}},
+    {.heads = 2, .kv_heads = 1, .dim = 128, .lengths = {200}},
+    {.heads = 1, .kv_heads = 1, .dim = 256, .lengths = {70}},
+    {.heads = 3, .kv_heads = 3, .dim = 5, .lengths = {9, 67}},
+};
+
+TYPED_TEST(Attention, MatchesTheDefinitionForEveryHeadSizeAndGroup) {
+  for (const Extents& e : kShapes) {
+    this->make(e);
+    const auto got = this->run_packed();
+    const auto want = reference(e, doubles(this->q_), doubles(this->k_), doubles(this->v_));
+    expect_near(got.out, want.out, {kUnit<TypeParam>, 1e-5}, "out");
+    expect_near(got.lse, want.lse, {1e-6, 1e-5}, "lse");
+  }
+}
+
+TYPED_TEST(Attention, PagesOfAnySizeInAnyOrderGiveTheSameBits) {
+  for (const Extents& e : kShapes) {
+    this->make(e);
+    const auto packed = this->run_packed();
+    for (const int64_t page_size : {1, 7, 16, 64, 100}) {
+      const auto paged = this->run_paged(page_size);
+      EXPECT_TRUE(same_bits(packed.out, paged.out)) << "dim " << e.dim << " page " << page_size;
+      EXPECT_TRUE(same_bits(packed.lse, paged.lse)) << "dim " << e.dim << " page " << page_size;
+    }
+  }
+}
+
+TYPED_TEST(Attention, ATokenHasTheSameBitsAloneInChunksAndTogether) {
+  for (const Extents& e : kShapes) {
+    this->make(e);
+    const auto together = this->run_packed();
+    const auto begins = e.begins();
+    for (int64_t b = 0; b < e.sequences(); ++b)
+      for (const int64_t count : {1, 3, 50}) {
+        const int64_t length = e.lengths[static_cast<size_t>(b)];
+        for (int64_t first = 0; first < length; first += count) {
+          const int64_t n = std::min(count, length - first);
+          const auto alone = this->run_rows(b, first, n);
+          const int64_t row = begins[static_cast<size_t>(b)] + first;
+          ASSERT_TRUE(same_bits(alone.out, rows_of(together.out, e.heads * e.dim, row, n)))
+              << "dim " << e.dim << " token " << first << " of " << length << ", " << n;
+          ASSERT_TRUE(same_bits(alone.lse, rows_of(together.lse, e.heads, row, n)));
+        }
+      }
+  }
+}
+
+TYPED_TEST(Attention, ALaterKeyCannotTouchAnEarlierToken) {
+  using T = TypeParam;
+  this->make({.heads = 2, .kv_heads = 1, .dim = 32, .lengths = {100}});
+  const auto before = this->run_packed();
+  std::fill(this->k_.begin() + 80 * 32, this->k_.end(), from_float<T>(NAN));
+  std::fill(this->v_.begin() + 80 * 32, this->v_.end(), from_float<T>(NAN));
+  const auto after = this->run_packed();
+  EXPECT_TRUE(same_bits(rows_of(before.out, 64, 0, 80), rows_of(after.out, 64, 0, 80)));
+  EXPECT_TRUE(std::isnan(to_float(after.out.back())));
+}
+
+TYPED_TEST(Attention, ThreadsLeaveNoTrace) {
+  using T = TypeParam;
+  this->make({.heads = 4, .kv_heads = 2, .dim = 32, .lengths = {150, 1, 90}});
+  const auto dout = normals<T>(static_cast<int64_t>(this->q_.size()), 4);
+  Result<T> forward[2];
+  typename TestFixture::Gradients backward[2];
+  for (const int i : {0, 1})
+    with_threads(i + 1, [&] {
+      forward[i] = this->run_packed();
+      backward[i] = this->run_backward(dout);
+    });
+  EXPECT_TRUE(same_bits(forward[0].out, forward[1].out));
+  EXPECT_TRUE(same_bits(forward[0].lse, forward[1].lse));
+  EXPECT_TRUE(same_bits(backward[0].dq, backward[1].dq));
+  EXPECT_TRUE(same_bits(backward[0].dk, backward[1].dk));
+  EXPECT_TRUE(same_bits(backward[0].dv, backward[1].dv));
+}
+
+TYPED_TEST(Attention, LargeScoresDoNotOverflow) {
+  using T = TypeParam;
+  this->make({.heads = 1, .kv_heads = 1, .dim = 8, .lengths = {70}});
+  for (auto* values : {&this->q_, &this->k_})
+    for (T& x : *values) x = from_float<T>(100 * to_float(x));
+  for (const T x : this->run_packed().out) ASSERT_TRUE(std::isfinite(to_float(x)));
+}
+
+TYPED_TEST(Attention, BackwardIsTheDerivative) {
+  using T = TypeParam;
+  for (const Extents& e : {Extents{.heads = 2, .kv_heads = 2, .dim = 4, .lengths = {1, 5}},
+                           Extents{.heads = 6, .kv_heads = 2, .dim = 3, .lengths = {7}},
+                           Extents{.heads = 1, .kv_heads = 1, .dim = 2, .lengths = {67}},
+                           Extents{.heads = 7, .kv_heads = 1, .dim = 2, .lengths = {2, 20}}}) {
+    this->make(e);
+    const auto dout = normals<T>(static_cast<int64_t>(this->q_.size()), 4);
+    const auto got = this->run_backward(dout);
+    const auto q = doubles(this->q_), k = doubles(this->k_), v = doubles(this->v_);
+    const auto loss = [&](const std::vector<double>& x, const std::vector<double>& y,
+                          const std::vector<double>& z) {
+      return dot(doubles(dout), reference(e, x, y, z).out);
+    };
+    // The forward's output is rounded to T before rowsum(dout ∘ out) is taken from it.
+    const Tolerance tolerance = {kUnit<T>, 8 * kUnit<T> + 5e-5};
+    expect_near(got.dq, differences(q, [&](const auto& x) { return loss(x, k, v); }), tolerance, "dq");
+    expect_near(got.dk, differences(k, [&](const auto& x) { return loss(q, x, v); }), tolerance, "dk");
+    expect_near(got.dv, differences(v, [&](const auto& x) { return loss(q, k, x); }), tolerance, "dv");
+  }
+}
+
+TEST(AttentionBackward, MatchesTheFormulaAcrossTilesAndRealHeadSizes) {
+  // d loss / dv[j] = Σ p·dout is checked by linearity: loss(v) = Σ dout∘out is linear in v, so
+  // loss = Σ dv∘v exactly; and both dq·q and dk·k sum the same ds·s.
+  class Linear : public Attention<float> {
+   public:
+    void TestBody() override {}
+    void check(const Extents& e) {
+      make(e);
+      const auto dout = normals<float>(static_cast<int64_t>(q_.size()), 4);
+      const auto got = run_backward(dout);
+      const double loss = dot(doubles(dout), doubles(run_packed().out));
+      EXPECT_NEAR(dot(doubles(got.dv), doubles(v_)), loss, 1e-4 * std::sqrt(double(q_.size())));
+      EXPECT_NEAR(dot(doubles(got.dq), doubles(q_)), dot(doubles(got.dk), doubles(k_)),
+                  1e-4 * std::sqrt(double(q_.size())));
+    }
+  } linear;
+  for (const Extents& e : kShapes) linear.check(e);
+}
+
+TEST(AttentionChecks, HeadsThatDoNotDivideAbort) {
+  OpBench bench;
+  Values<float> q(3 * 4), kv(2 * 4);
+  Values<int32_t> begin = {0, 1}, context = {1}, kv_begin = {0};
+  Exec exec = bench.exec();
+  EXPECT_DEATH(attention(exec, {.q = tensor(q, {1, 3, 4}),
+                                .k_pool = tensor(kv, {1, 2, 4}),
+                                .v_pool = tensor(kv, {1, 2, 4}),
+                                .query_begin = tensor(begin),
+                                .context = tensor(context),
+                                .page_table = {},
+                                .kv_begin = tensor(kv_begin),
+                                .page_size = 0,
+                                .scale = 1,
+                                .out = tensor(q, {1, 3, 4}),
+                                .lse = {}}),
+               "3 query heads on 2 key heads");
+}
+
+}  // namespace
+}  // namespace miles::test

@@ -1,0 +1,175 @@
+#include "ops/sample.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <set>
+
+#include "tests/ops/op_test.h"
+
+namespace miles::test {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+
+Values<int32_t> draw(Values<float> logits, const std::vector<SampleRow>& rows) {
+  OpBench bench;
+  Exec exec = bench.exec();
+  Values<int32_t> tokens(rows.size());
+  const auto n = static_cast<int64_t>(rows.size());
+  sample(exec, {.logits = tensor(logits, {n, static_cast<int64_t>(logits.size()) / n}),
+                .rows = rows,
+                .tokens = tensor(tokens)});
+  return tokens;
+}
+
+/// `draws` tokens from one distribution, at consecutive positions.
+Values<int32_t> draw_many(const Values<float>& logits, SampleRow row, int draws) {
+  Values<float> all;
+  std::vector<SampleRow> rows;
+  for (int i = 0; i < draws; ++i) {
+    all.insert(all.end(), logits.begin(), logits.end());
+    row.position = static_cast<uint64_t>(i);
+    rows.push_back(row);
+  }
+  return draw(all, rows);
+}
+
+/// Pearson's statistic of drawn tokens against weights; tokens of weight 0 must not occur.
+double chi_square(const Values<int32_t>& tokens, const std::vector<double>& weights) {
+  std::vector<double> counts(weights.size());
+  for (const int32_t token : tokens) counts.at(static_cast<size_t>(token)) += 1;
+  double total = 0, statistic = 0;
+  for (const double weight : weights) total += weight;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const double expected = weights[i] / total * static_cast<double>(tokens.size());
+    if (expected == 0) {
+      EXPECT_EQ(counts[i], 0) << "token " << i;
+    } else {
+      statistic += (counts[i] - expected) * (counts[i] - expected) / expected;
+    }
+  }
+  return statistic;
+}
+
+const Values<float> kLogits = {1, 0.5F, -1, 2, 0, 1.5F, -0.5F, 0.25F};
+
+std::vector<double> weights_at(double temperature) {
+  std::vector<double> weights;
+  for (const float x : kLogits) weights.push_back(std::exp(double{x} / temperature));
+  return weights;
+}
+
+/// The weights of the likeliest `keep` of kLogits; the rest 0.
+std::vector<double> likeliest(size_t keep) {
+  auto weights = weights_at(1);
+  auto sorted = weights;
+  std::sort(sorted.rbegin(), sorted.rend());
+  for (double& weight : weights)
+    if (weight < sorted[keep - 1]) weight = 0;
+  return weights;
+}
+
+// 26.1 and 18.5: the 0.1% points of χ² with 8 − 1 (24.3, rounded up) and 5 − 1 degrees of freedom.
+TEST(Sample, DrawsFollowTheSoftmaxAtEveryTemperature) {
+  for (const float temperature : {0.5F, 1.0F, 2.0F})
+    EXPECT_LT(chi_square(draw_many(kLogits, {.temperature = temperature, .seed = 5}, 20000),
+                         weights_at(double{temperature})),
+              26.1);
+}
+
+TEST(Sample, FiltersKeepExactlyTheirSet) {
+  EXPECT_LT(chi_square(draw_many(kLogits, {.top_k = 5, .seed = 6}, 20000), likeliest(5)), 18.5);
+  // The four likeliest have 0.80 of the mass, five 0.87.
+  EXPECT_LT(chi_square(draw_many(kLogits, {.top_p = 0.85F, .seed = 7}, 20000), likeliest(5)), 18.5);
+  // e^(1/4 − 2) = 0.174 stays, e^(0 − 2) = 0.135 goes.
+  EXPECT_LT(chi_square(draw_many(kLogits, {.min_p = 0.15F, .seed = 8}, 20000), likeliest(5)), 18.5);
+  EXPECT_LT(chi_square(draw_many(kLogits, {.top_k = 7, .top_p = 0.85F, .min_p = 0.01F, .seed = 9},
+                                 20000),
+                       likeliest(5)),
+            18.5);
+}
+
+TEST(Sample, TiesAtAFilterGoToTheLowerId) {
+  const Values<float> flat(2000, 0.0F);
+  for (const SampleRow& row : {SampleRow{.top_k = 3}, SampleRow{.top_p = 0.0014F}}) {
+    const auto tokens = draw_many(flat, row, 200);
+    EXPECT_EQ(std::set<int32_t>(tokens.begin(), tokens.end()), (std::set<int32_t>{0, 1, 2}));
+  }
+}
+
+TEST(Sample, AtLeastTheLikeliestSurvivesAnyFilter) {
+  for (const SampleRow& row :
+       {SampleRow{.top_p = 0}, SampleRow{.min_p = 1}, SampleRow{.min_p = 7}, SampleRow{.top_k = 1}})
+    EXPECT_EQ(draw(kLogits, {row})[0], 3);
+}
+
+TEST(Sample, TemperatureZeroTakesTheLargestAndTheLowestIdAmongEquals) {
+  Values<float> logits(5000, -3);
+  logits[4321] = logits[1234] = logits[4999] = 2;
+  EXPECT_EQ(draw(logits, {{.temperature = 0}})[0], 1234);
+  EXPECT_EQ(draw(logits, {{.temperature = 1e-7F, .top_p = 0.5F}})[0], 1234);
+  logits[7] = kNaN;
+  EXPECT_EQ(draw(logits, {{.temperature = 0}})[0], 1234);
+}
+
+TEST(Sample, LargeVocabulariesAreDrawnInEveryTile) {
+  const int64_t vocab = 5003;
+  const Values<float> flat(static_cast<size_t>(vocab), 1);
+  std::vector<double> tenths(10, 500), counted(10);
+  Values<int32_t> coarse;
+  for (const int32_t token : draw_many(flat, {.seed = 3}, 4000))
+    coarse.push_back(std::min(token / 500, 9));
+  EXPECT_LT(chi_square(coarse, tenths), 27.9);  // 0.1% of χ² with 9 degrees of freedom
+}
+
+TEST(Sample, ADrawDependsOnNothingButItsRow) {
+  const int64_t vocab = 3001;
+  const auto logits = normals<float>(24 * vocab, 1, 2);
+  std::vector<SampleRow> rows;
+  for (uint64_t n = 0; n < 24; ++n)
+    rows.push_back({.temperature = n % 4 == 0 ? 0.0F : 1.0F,
+                    .top_k = n % 3 == 0 ? 50 : -1,
+                    .top_p = n % 2 == 0 ? 0.9F : 1.0F,
+                    .seed = 1,
+                    .stream = n,
+                    .position = 2 * n});
+  Values<int32_t> one, two;
+  with_threads(1, [&] { one = draw(logits, rows); });
+  with_threads(2, [&] { two = draw(logits, rows); });
+  EXPECT_EQ(one, two);
+  for (int64_t n = 0; n < 24; ++n)
+    EXPECT_EQ(draw(rows_of(logits, vocab, n, 1), {rows[static_cast<size_t>(n)]})[0],
+              one[static_cast<size_t>(n)]);
+}
+
+TEST(Sample, SeedStreamAndPositionEachChangeTheDraw) {
+  const Values<float> flat(4096, 0);
+  std::set<int32_t> tokens;
+  for (const SampleRow& row : {SampleRow{}, SampleRow{.seed = 1}, SampleRow{.stream = 1},
+                               SampleRow{.position = 1}})
+    tokens.insert(draw(flat, {row})[0]);
+  EXPECT_EQ(tokens.size(), 4U);
+}
+
+TEST(Sample, ImpossibleTokensAreNeverDrawn) {
+  Values<float> logits(1500, -kInfinity);
+  logits[3] = kNaN;
+  logits[1100] = 0;
+  logits[1499] = 0;
+  for (const SampleRow& row : {SampleRow{}, SampleRow{.top_p = 0.99F}, SampleRow{.top_k = 900}})
+    for (const int32_t token : draw_many(logits, row, 50)) EXPECT_TRUE(token == 1100 || token == 1499);
+}
+
+TEST(Sample, ARowWithoutAnyPossibleTokenGivesMinusOne) {
+  EXPECT_EQ(draw({-kInfinity, kNaN, -kInfinity}, {{}})[0], -1);
+  EXPECT_EQ(draw({kNaN}, {{.temperature = 0}})[0], -1);
+}
+
+TEST(Sample, AnInfiniteLogitIsCertain) {
+  EXPECT_EQ(draw({0, kInfinity, 3, kInfinity}, {{.top_p = 0.9F}})[0], 1);
+}
+
+}  // namespace
+}  // namespace miles::test

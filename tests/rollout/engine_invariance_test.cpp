@@ -1,0 +1,246 @@
+// A response depends on weights, prompt, parameters, seed and id, and on nothing else.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+
+#include "model/batch.h"
+#include "model/head.h"
+#include "model/layer.h"
+#include "model/rope.h"
+#include "ops/embedding.h"
+#include "ops/log_prob.h"
+#include "tests/rollout/engine_rig.h"
+
+namespace miles {
+namespace {
+
+using test::EngineRig;
+using test::roomy;
+using test::small_config;
+using test::SmallModel;
+using test::some_prompt;
+
+/// Two groups of four, and four on their own; every way of drawing.
+std::vector<GenerateRequest> mixed_requests() {
+  const SamplingParams ways[] = {
+      {.temperature = 1, .max_new_tokens = 24},
+      {.temperature = 0, .max_new_tokens = 20},
+      {.temperature = 0.7F, .top_k = 5, .max_new_tokens = 24},
+      {.temperature = 1.3F,
+       .top_p = 0.8F,
+       .min_p = 0.02F,
+       .max_new_tokens = 17,
+       .ignore_eos = true},
+  };
+  std::vector<GenerateRequest> requests;
+  for (int64_t i = 0; i < 12; ++i) {
+    GenerateRequest request{.id = 100 + i, .prompt = {}, .params = ways[i % 4]};
+    if (i < 8) {
+      request.group = i / 4;
+      request.prompt = some_prompt(request.group == 0 ? 19 : 33, static_cast<int32_t>(i / 4));
+    } else {
+      request.prompt = some_prompt(1 + (i - 8) * 14, static_cast<int32_t>(i));
+    }
+    requests.push_back(request);
+  }
+  return requests;
+}
+
+void expect_same(const GenerateResult& got, const GenerateResult& expected) {
+  EXPECT_EQ(got.id, expected.id);
+  EXPECT_EQ(got.output_ids, expected.output_ids) << "sample " << expected.id;
+  EXPECT_EQ(got.log_probs, expected.log_probs) << "sample " << expected.id;  // to the bit
+  EXPECT_EQ(got.text, expected.text);
+  EXPECT_EQ(got.finish.reason, expected.finish.reason);
+}
+
+class Invariance : public testing::TestWithParam<DType> {
+ protected:
+  Invariance() : model_(GetParam()), requests_(mixed_requests()) {
+    EngineRig rig(model_);
+    for (const GenerateRequest& request : requests_) alone_.push_back(rig.generate(request));
+  }
+
+  /// Runs all requests together under other options; returns the results.
+  std::vector<GenerateResult> expect_same_with(const EngineOptions& options) {
+    EngineRig rig(model_, options);
+    std::vector<GenerateResult> results = rig.generate(requests_);
+    for (size_t i = 0; i < results.size(); ++i) expect_same(results[i], alone_[i]);
+    return results;
+  }
+
+  SmallModel model_;
+  std::vector<GenerateRequest> requests_;
+  std::vector<GenerateResult> alone_;  // each drawn alone
+};
+
+TEST_P(Invariance, TheReferenceIsWorthComparingWith) {
+  for (const GenerateResult& result : alone_) EXPECT_GE(result.output_ids.size(), 1U);
+  EXPECT_NE(alone_[0].output_ids, alone_[4].output_ids);
+  size_t tokens = 0;
+  for (const GenerateResult& result : alone_) tokens += result.output_ids.size();
+  EXPECT_GT(tokens, 120U);
+}
+
+TEST_P(Invariance, BatchedOrAlone) {
+  const auto results = expect_same_with(roomy());
+  for (const GenerateResult& result : results) EXPECT_EQ(result.preemptions, 0);
+}
+
+TEST_P(Invariance, OrderOfRequests) {
+  EngineRig rig(model_);
+  std::vector<GenerateRequest> reversed(requests_.rbegin(), requests_.rend());
+  std::vector<GenerateResult> results = rig.generate(reversed);
+  std::ranges::reverse(results);
+  for (size_t i = 0; i < results.size(); ++i) expect_same(results[i], alone_[i]);
+}
+
+TEST_P(Invariance, PageSize) {
+  for (const int64_t page_size : {1, 3, 64}) {
+    EngineOptions options = roomy();
+    options.page_size = page_size;
+    expect_same_with(options);
+  }
+}
+
+TEST_P(Invariance, ChunkSizeAndBatchLimit) {
+  for (const int64_t chunk : {1, 5, 40}) {
+    EngineOptions options = roomy();
+    options.chunked_prefill_size = chunk;
+    options.max_running_requests = chunk == 5 ? 2 : 7;
+    expect_same_with(options);
+  }
+}
+
+TEST_P(Invariance, Preemption) {
+  EngineOptions options = roomy();
+  options.max_total_tokens = 72;  // the longest request alone needs 68
+  options.page_size = 3;
+  const auto results = expect_same_with(options);
+  int64_t preemptions = 0;
+  for (const GenerateResult& result : results) preemptions += result.preemptions;
+  EXPECT_GT(preemptions, 0);
+}
+
+TEST_P(Invariance, SharingOfPrompts) {
+  const auto shared = expect_same_with(roomy());
+  int64_t cached = 0;
+  for (const GenerateResult& result : shared) cached += result.cached_tokens;
+  EXPECT_EQ(cached, 3 * 18 + 3 * 32);
+  for (GenerateRequest& request : requests_) request.group = kNoGroup;
+  for (const GenerateResult& result : expect_same_with(roomy())) EXPECT_EQ(result.cached_tokens, 0);
+}
+
+TEST_P(Invariance, ASecondRunAndAnEngineThatWasAway) {
+  EngineRig rig(model_);
+  rig.generate(requests_);
+  rig.engine.offload_kv();
+  rig.engine.offload_weights();
+  rig.engine.onload_weights();
+  rig.engine.update_weights(model_.flat, 1);
+  rig.engine.onload_kv();
+  const auto results = rig.generate(requests_);
+  for (size_t i = 0; i < results.size(); ++i) expect_same(results[i], alone_[i]);
+}
+
+/// Log-probs of tokens[1 …] from one packed forward, as the trainer runs it.
+std::vector<float> packed_log_probs(const SmallModel& model, const std::vector<int32_t>& tokens,
+                                    float inverse_temperature) {
+  const ModelConfig& config = model.config;
+  const auto n = static_cast<int64_t>(tokens.size());
+  const auto device = make_cpu_device();
+  const auto stream = device->make_stream(StreamUse::compute);
+  Ledger ledger;
+  Region region({*device, ledger}, Place::device, "test", int64_t{64} << 20);
+  region.commit();
+  Arena arena(region.data(), region.bytes());
+  const Tensor scratch = arena.allocate(DType::u8, {kWorkspaceBytes});
+  Exec exec{*device,
+            *stream,
+            {static_cast<std::byte*>(scratch.data()), static_cast<size_t>(scratch.bytes())}};
+  HostBatch host;
+  host.append_packed(tokens);
+  const DeviceBatch batch = upload(exec, arena, host);
+  const Tensor x = arena.allocate(config.dtype, {n, config.hidden_size});
+  const LayerBuffers buffers = make_layer_buffers(config, n, LayerUse::training, arena);
+  const Shape pool{n, config.num_key_value_heads, config.head_dim};
+  const Tensor k = arena.allocate(config.dtype, pool), v = arena.allocate(config.dtype, pool);
+  const Tensor rope = upload(exec, arena, make_rope_table(config, n));
+  auto* weights = static_cast<std::byte*>(model.flat.data());
+  const auto at = [&](const Group& group) {
+    return weights + group.offset * size_of(config.dtype);
+  };
+  embedding(
+      exec,
+      {.ids = batch.ids,
+       .table = {at(model.layout.embed()), config.dtype, {config.vocab_size, config.hidden_size}},
+       .y = x});
+  for (int64_t i = 0; i < model.layout.layers(); ++i) {
+    const LayerWeights layer =
+        view_layer(config, model.layout.layer_offsets(), at(model.layout.layer(i)), config.dtype);
+    forward_layer(exec,
+                  {.config = config,
+                   .weights = layer,
+                   .batch = batch,
+                   .buffers = buffers,
+                   .rope = rope.reshape({n, config.head_dim}),
+                   .k_pool = k,
+                   .v_pool = v},
+                  x);
+  }
+  const Tensor logits = arena.allocate(DType::f32, {n, config.vocab_size});
+  head_logits(exec, {.weights = view_head(config, model.layout, at(model.layout.embed()),
+                                          at(model.layout.head()), config.dtype),
+                     .x = x,
+                     .normed = arena.allocate(config.dtype, {n, config.hidden_size}),
+                     .rstd = {},
+                     .logits = logits,
+                     .eps = static_cast<float>(config.rms_norm_eps)});
+  std::vector<int32_t> targets(tokens.begin() + 1, tokens.end());
+  targets.push_back(0);
+  const std::vector<float> scales(tokens.size(), inverse_temperature);
+  const Tensor result = arena.allocate(DType::f32, {n});
+  log_prob(exec, {.logits = logits,
+                  .targets = upload(exec, arena, targets),
+                  .inverse_temperature = upload(exec, arena, scales),
+                  .log_prob = result,
+                  .lse = {},
+                  .entropy = {}});
+  stream->synchronize();
+  const auto values = result.span<float>();
+  return {values.begin(), values.end() - 1};
+}
+
+TEST_P(Invariance, LogProbsAreThoseOfATrainersForwardToTheBit) {
+  for (size_t i = 0; i < requests_.size(); ++i) {
+    const GenerateRequest& request = requests_[i];
+    std::vector<int32_t> tokens = request.prompt;
+    tokens.insert(tokens.end(), alone_[i].output_ids.begin(), alone_[i].output_ids.end());
+    const std::vector<float> all =
+        packed_log_probs(model_, tokens, inverse_temperature(request.params));
+    const std::vector<float> response(all.end() - std::ssize(alone_[i].output_ids), all.end());
+    EXPECT_EQ(alone_[i].log_probs, response) << "sample " << request.id;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Engine, Invariance, testing::Values(DType::f32, DType::bf16),
+                         [](const auto& info) { return std::string(name_of(info.param)); });
+
+TEST(Engine, TheSeedAndTheIdDecideTheDraws) {
+  const SmallModel model(DType::f32);
+  EngineRig rig(model);
+  GenerateRequest request{
+      .id = 1, .prompt = some_prompt(5, 0), .params = {.max_new_tokens = 16, .ignore_eos = true}};
+  const auto first = rig.generate(request).output_ids;
+  request.params.seed = 7;  // the engine's own
+  EXPECT_EQ(rig.generate(request).output_ids, first);
+  request.params.seed = 8;
+  EXPECT_NE(rig.generate(request).output_ids, first);
+  request.params.seed = 7;
+  request.id = 2;
+  EXPECT_NE(rig.generate(request).output_ids, first);
+}
+
+}  // namespace
+}  // namespace miles
