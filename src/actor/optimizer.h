@@ -5,6 +5,7 @@
 
 #include "actor/actor_options.h"
 #include "actor/weight_store.h"
+#include "ops/backend.h"
 
 namespace miles {
 

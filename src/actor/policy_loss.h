@@ -7,8 +7,8 @@
 
 namespace miles {
 
-/// Estimators of KL(π ‖ π_ref) from one token (Schulman 2020, "Approximating KL divergence"), d =
-/// log π - log π_ref.
+/// Estimators of KL(π ‖ π_ref) from one token, d = log π - log π_ref.
+/// Source: Schulman 2020, "Approximating KL divergence".
 enum class KlLossType {
   k1,          // d
   k2,          // d² / 2
@@ -42,16 +42,15 @@ struct TokenLoss {
   float pg_loss = 0;  // clipped policy-gradient loss
   float kl_loss = 0;  // the KL estimate, without its coefficient; 0 without use_kl_loss
   float entropy = 0;  // as given, nats
-  float clipped =
-      0;  // 1 when the clipped ratio gives the larger loss, else 0 (the dual clip does not count)
-  float ppo_kl = 0;      // log π_old - log π
+  float clipped = 0;  // 1: the clipped ratio gives the larger loss; 0: not (nor for the dual clip)
+  float ppo_kl = 0;   // log π_old - log π
   float d_log_prob = 0;  // ∂ loss / ∂ log_prob
   float d_entropy = 0;   // ∂ loss / ∂ entropy
 };
 
 /// PPO's clipped objective as a loss (Schulman et al. 2017, eq. 7), ρ = π / π_old:
 ///   pg = max(-ρ A, -clip(ρ, 1 - ε, 1 + ε_high) A)
-///   with the dual clip (Ye et al. 2020, eq. 5), where A < 0:  pg = min(pg, -c A)
+///   with the dual clip (Ye et al. 2020), where A < 0:  pg = min(pg, -c A)
 /// log ρ is held in ±20, without gradient beyond. On a bound of ρ's clip the gradient still passes.
 /// A log-prob of -∞ (an impossible token) makes no NaN: the log-ratio it is part of counts as ±20
 /// (0 when both are -∞), without gradient, in ppo_kl too. A NaN goes through to the loss, where the

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "actor/actor_options.h"
+#include "memory/arena.h"
 #include "memory/block_store.h"
 #include "model/config.h"
 #include "model/layout.h"

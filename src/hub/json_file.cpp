@@ -10,13 +10,13 @@
 namespace miles {
 namespace {
 
-/// "line 3, column 14" of the byte at `offset`.
-std::string place_of(std::string_view text, size_t offset) {
-  const std::string_view before = text.substr(0, std::min(offset, text.size()));
+/// "line 3, column 14" of a byte, counted from 1 as the parser does.
+std::string place_of(std::string_view text, size_t byte) {
+  const std::string_view before = text.substr(0, std::min(byte, text.size() + 1) - (byte > 0));
   const auto line = 1 + std::count(before.begin(), before.end(), '\n');
   const size_t newline = before.rfind('\n');
-  const size_t column = before.size() - (newline == std::string_view::npos ? 0 : newline + 1);
-  return fmt::format("line {}, column {}", line, std::max<size_t>(column, 1));
+  const size_t line_start = newline == std::string_view::npos ? 0 : newline + 1;
+  return fmt::format("line {}, column {}", line, before.size() - line_start + 1);
 }
 
 /// A value for a message: short, whatever it holds.

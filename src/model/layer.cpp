@@ -125,7 +125,8 @@ void forward_layer(Exec& exec, const LayerContext& context, Tensor x) {
   const Tensor projected = context.buffers.projected.rows(0, n);
   linear(exec,
          {.x = context.buffers.activated.rows(0, n), .w = context.weights.down, .y = projected});
-  add(exec, {.x = x, .y = projected});
+  const Shape flat = {x.elements()};
+  add(exec, {.x = x.reshape(flat), .y = projected.reshape(flat)});
 }
 
 }  // namespace miles

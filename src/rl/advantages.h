@@ -1,4 +1,4 @@
-// From rewards to advantages. GRPO (Shao et al. 2024, DeepSeekMath, eq. 3 with outcome
+// From rewards to advantages. GRPO (Shao et al. 2024, DeepSeekMath, outcome
 // supervision): every token of a response has its sample's advantage, so that one number a sample
 // is all there is to compute.
 #pragma once

@@ -22,15 +22,13 @@ RmType parse_rm_type(std::string_view name);
 
 /// What scoring one response came to.
 struct RewardResult {
-  std::optional<double> reward =
-      {};                    // finite; none when there is no score, which is never the same as 0
-  std::string problem = {};  // why there is none; empty when there is one
+  std::optional<double> reward = {};  // finite; none: no score, which is never the same as 0
+  std::string problem = {};           // why there is none; empty when there is one
 };
 
 struct RmOptions {
   RmType type = RmType::exact;
-  std::string pattern =
-      {};  // PCRE2 with UTF-8, for RmType::regex (--rm-regex); "(?s)" lets . match a newline
+  std::string pattern = {};  // --rm-regex: PCRE2, UTF-8; "(?s)" lets . match a newline
 };
 
 /// Scores 1 or 0. One object may be used by many threads at once.

@@ -20,10 +20,9 @@
 namespace miles {
 
 struct RewardCommandOptions {
-  std::string command = {};  // given to /bin/sh -c
-  int64_t workers = 1;       // processes side by side (--rm-workers), at least 1
-  double timeout_seconds =
-      60;  // for one sample, start of the process included (--rm-timeout), above 0
+  std::string command = {};     // given to /bin/sh -c
+  int64_t workers = 1;          // processes side by side (--rm-workers), at least 1
+  double timeout_seconds = 60;  // for one sample, a start included (--rm-timeout)
 };
 
 struct RewardRequest {
@@ -51,9 +50,9 @@ class RewardCommand {
   /// sample has no reward but a problem when the worker says null, ends, answers anything but the
   /// line above (a wrong id, a reward that is no finite number) or takes longer than the timeout.
   /// Except after null, that worker's process group is killed and a new worker started. A sample is
-  /// tried once. The first few problems and lines of stderr are logged. Throws Error{data} naming
-  /// the command and what it said, when every request failed, or when the command has never
-  /// answered and failed max(5, 2 × workers) times (it cannot start, or hangs).
+  /// tried once. The first few problems and lines of stderr are logged.
+  /// Throws Error{data} naming the command and what it said, when every request failed, or when the
+  /// command has never answered and failed max(5, 2 × workers) times (it cannot start, or hangs).
   std::vector<RewardResult> score(std::span<const RewardRequest> requests);
 
  private:
