@@ -5,8 +5,10 @@
     scripts/make_tokenizer_fixtures.py [--shared ../shared]
 
 For each tokenizer <name>.json holds
-  strings   [[text or {"hex": bytes}, ids], ...]   ids with what the post-processor adds, BOS not doubled
-  questions [[file, line, ids, hash], ...]         GSM8K questions by place: number of ids, FNV-1a of the ids
+  strings   [[text or {"hex": bytes}, ids], ...]
+            the ids hold what the post-processor adds, BOS not doubled
+  questions [[file, line, ids, hash], ...]
+            GSM8K questions by place: the number of ids, FNV-1a of the ids
   decodes   [[ids, text, text without special tokens or null when equal], ...]
 Two small tokenizers are made here, whole: llama3_like and metaspace_like.
 """
@@ -36,22 +38,113 @@ CODE = [
     "<div class=\"x\">It's &amp; they'll, WE'VE, I'D</div>",
     "$\\frac{1}{2}x^2 + \\sqrt{3} \\le 10^{-6}$ so \\boxed{42}",
     "https://example.org/a_b?c=d&e=%20f#g ~/.config/file.tar.gz",
-    "if (x != y && !(a || b)) { throw std::runtime_error(\"no\"); }",
+    'if (x != y && !(a || b)) { throw std::runtime_error("no"); }',
     "1,234,567.89 + 0x1F - 3/4 = #### 12",
     "    indented\n        more\n\n\n\tback   \n",
 ]
 
 PARTS = [
-    "a", "b", "Z", "é", "e\u0301", " ", "  ", "   ", "\n", "\n\n", "\r\n", "\t", "1", "23", "4567", "\u00a0",
-    "\u3000", "\u200d", "\u200b", "😀", "👩\u200d👩\u200d👧", "🇫🇷", "👍🏽", "你好", "世界", "日本語", "テスト", "が", "か\u3099",
-    "한국어", "각", "\u1100\u1161\u11a8", "'s", "'LL", "'\u017f", "'RE", "\u212a", "\u0301", "\u0323\u0301",
-    "\u0301\u0323", "!", "...", "?!", "_", "-", "def ", "\x00", "\x7f", "\u180e", "\x85", "\u2028", "ß", "ﬁ", "Ω",
-    "\u2126", "\u212b", "²", "Ⅷ", "٣", "๑", "กำ", "▁", "<0x0A>", "\ufdfd", "\ufeff", "Привет", "שלום", "مرحبا",
-    "नमस्ते", "\U0001d400", "\U00020000", "\U0001d2c0", "\U00031350", "\u1c89", "\ufffd", "hello", " world", "Once upon a time", " friend",
+    "a",
+    "b",
+    "Z",
+    "é",
+    "e\u0301",
+    " ",
+    "  ",
+    "   ",
+    "\n",
+    "\n\n",
+    "\r\n",
+    "\t",
+    "1",
+    "23",
+    "4567",
+    "\u00a0",
+    "\u3000",
+    "\u200d",
+    "\u200b",
+    "😀",
+    "👩\u200d👩\u200d👧",
+    "🇫🇷",
+    "👍🏽",
+    "你好",
+    "世界",
+    "日本語",
+    "テスト",
+    "が",
+    "か\u3099",
+    "한국어",
+    "각",
+    "\u1100\u1161\u11a8",
+    "'s",
+    "'LL",
+    "'\u017f",
+    "'RE",
+    "\u212a",
+    "\u0301",
+    "\u0323\u0301",
+    "\u0301\u0323",
+    "!",
+    "...",
+    "?!",
+    "_",
+    "-",
+    "def ",
+    "\x00",
+    "\x7f",
+    "\u180e",
+    "\x85",
+    "\u2028",
+    "ß",
+    "ﬁ",
+    "Ω",
+    "\u2126",
+    "\u212b",
+    "²",
+    "Ⅷ",
+    "٣",
+    "๑",
+    "กำ",
+    "▁",
+    "<0x0A>",
+    "\ufdfd",
+    "\ufeff",
+    "Привет",
+    "שלום",
+    "مرحبا",
+    "नमस्ते",
+    "\U0001d400",
+    "\U00020000",
+    "\U0001d2c0",
+    "\U00031350",
+    "\u1c89",
+    "\ufffd",
+    "hello",
+    " world",
+    "Once upon a time",
+    " friend",
 ]
 
-BAD_BYTES = [0x61, 0x20, 0xFF, 0xC3, 0xA9, 0xE4, 0xBD, 0xA0, 0xF0, 0x9F, 0x98, 0x80, 0xED, 0xA0, 0xF4, 0x90,
-             0xC0, 0x0A]
+BAD_BYTES = [
+    0x61,
+    0x20,
+    0xFF,
+    0xC3,
+    0xA9,
+    0xE4,
+    0xBD,
+    0xA0,
+    0xF0,
+    0x9F,
+    0x98,
+    0x80,
+    0xED,
+    0xA0,
+    0xF4,
+    0x90,
+    0xC0,
+    0x0A,
+]
 
 
 def strings_for(tokenizer, rnd, count):
@@ -61,7 +154,14 @@ def strings_for(tokenizer, rnd, count):
     texts += [c * n for c in " \n\ta1!" for n in (2, 3, 4, 7, 16, 65, 200)]
     texts += [" " * n + "x" for n in (1, 2, 3, 9)] + ["x" + " " * n for n in (1, 2, 3, 9)]
     for token in added:
-        texts += [token, f"x{token}y", f" {token} ", f"{token}{token}", f"a \n{token}\t b", token[:-1]]
+        texts += [
+            token,
+            f"x{token}y",
+            f" {token} ",
+            f"{token}{token}",
+            f"a \n{token}\t b",
+            token[:-1],
+        ]
     texts += [bytes(rnd.choice(BAD_BYTES) for _ in range(rnd.randrange(1, 9))) for _ in range(150)]
     while len(texts) < count:
         kind = rnd.randrange(3)
@@ -70,7 +170,11 @@ def strings_for(tokenizer, rnd, count):
         elif kind == 1:
             text = "".join(rnd.choice(PARTS + added) for _ in range(rnd.randrange(2, 9)))
         else:
-            text = rnd.choice(WORDS).title() + rnd.choice(PARTS) + rnd.choice(CODE)[: rnd.randrange(1, 25)]
+            text = (
+                rnd.choice(WORDS).title()
+                + rnd.choice(PARTS)
+                + rnd.choice(CODE)[: rnd.randrange(1, 25)]
+            )
         texts.append(text)
     return list(dict.fromkeys(texts))
 
@@ -78,9 +182,10 @@ def strings_for(tokenizer, rnd, count):
 def encode(tokenizer, text):
     ids = tokenizer.encode(text).ids
     # A text that starts with BOS gets no second one here; `tokenizers` itself would add it.
-    frame = tokenizer.encode("").ids
-    if frame and ids[: 2 * len(frame)] == frame * 2:
-        ids = ids[len(frame):]
+    framed = tokenizer.encode("a").ids
+    prefix = framed[: framed.index(tokenizer.encode("a", add_special_tokens=False).ids[0])]
+    if prefix and ids[: 2 * len(prefix)] == prefix * 2:
+        ids = ids[len(prefix) :]
     return ids
 
 
@@ -117,6 +222,7 @@ def rng_sample(rnd, rows, count):
 
 def write(path, value):
     """One row a line, so that a change shows what changed."""
+
     def rows(name):
         lines = [json.dumps(row, ensure_ascii=False, separators=(",", ":")) for row in value[name]]
         return f'"{name}":[\n' + ",\n".join(lines) + "\n]"
@@ -129,34 +235,50 @@ def fixture(name, tokenizer, gsm8k, strings, questions, decodes):
     rows = []
     for text in strings_for(tokenizer, rnd, strings):
         given = text if isinstance(text, str) else text.decode("utf-8", errors="replace")
-        rows.append([text if isinstance(text, str) else {"hex": text.hex()}, encode(tokenizer, given)])
+        rows.append(
+            [text if isinstance(text, str) else {"hex": text.hex()}, encode(tokenizer, given)]
+        )
     places = []
     for line in range(questions):
         file = "train.jsonl" if line % 2 else "test.jsonl"
         ids = encode(tokenizer, json.loads(gsm8k[file][line])["question"])
         places.append([file, line, len(ids), f"{fnv1a(ids):016x}"])
-    write(OUT / f"{name}.json",
-          {"strings": rows, "questions": places, "decodes": decodes_for(tokenizer, rnd, rows, decodes)})
+    write(
+        OUT / f"{name}.json",
+        {
+            "strings": rows,
+            "questions": places,
+            "decodes": decodes_for(tokenizer, rnd, rows, decodes),
+        },
+    )
     print(f"{name}: {len(rows)} strings, {len(places)} questions")
 
 
 def train(tokenizer, vocab_size, alphabet):
-    trainer = trainers.BpeTrainer(vocab_size=vocab_size, initial_alphabet=alphabet, show_progress=False,
-                                  special_tokens=["<unk>"] if tokenizer.model.unk_token else [])
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        initial_alphabet=alphabet,
+        show_progress=False,
+        special_tokens=["<unk>"] if tokenizer.model.unk_token else [],
+    )
     rnd = random.Random(3)
     text = [" ".join(rnd.choice(WORDS) for _ in range(30)) for _ in range(200)] + CODE
     tokenizer.train_from_iterator(text, trainer)
 
 
 def llama3_like():
-    """Byte-level, words of up to three digits, ignore_merges with a token that no merge makes, BOS template."""
+    """Byte-level, up to three digits a word, ignore_merges with tokens that no merge makes, BOS."""
     tokenizer = Tokenizer(models.BPE())
-    words = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
-             r"|\s*[\r\n]+|\s+(?!\S)|\s+")
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
-        pre_tokenizers.Split(Regex(words), "isolated"),
-        pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-    ])
+    words = (
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+        r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(words), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
     tokenizer.decoder = decoders.ByteLevel()
     train(tokenizer, 400, pre_tokenizers.ByteLevel.alphabet())
     file = json.loads(tokenizer.to_str())
@@ -166,39 +288,60 @@ def llama3_like():
     file["model"]["ignore_merges"] = True
     tokenizer = Tokenizer.from_str(json.dumps(file))
     tokenizer.add_special_tokens(["<|begin_of_text|>", "<|end_of_text|>"])
-    tokenizer.add_special_tokens([AddedToken("<|eot|>", special=True, normalized=False, rstrip=True)])
-    tokenizer.add_tokens([
-        AddedToken("<left>", lstrip=True, normalized=False),
-        AddedToken("<both>", lstrip=True, rstrip=True, normalized=True),
-        AddedToken("alone", single_word=True, normalized=False),
-        AddedToken("<|e", normalized=False),
-    ])
+    tokenizer.add_special_tokens(
+        [AddedToken("<|eot|>", special=True, normalized=False, rstrip=True)]
+    )
+    tokenizer.add_tokens(
+        [
+            AddedToken("<left>", lstrip=True, normalized=False),
+            AddedToken("<both>", lstrip=True, rstrip=True, normalized=True),
+            AddedToken("alone", single_word=True, normalized=False),
+            AddedToken("<|e", normalized=False),
+        ]
+    )
     bos = tokenizer.token_to_id("<|begin_of_text|>")
-    tokenizer.post_processor = processors.Sequence([
-        processors.ByteLevel(trim_offsets=False),
-        processors.TemplateProcessing(single="<|begin_of_text|> $A", pair="<|begin_of_text|> $A $B",
-                                      special_tokens=[("<|begin_of_text|>", bos)]),
-    ])
-    return tokenizer, {"bos_token": "<|begin_of_text|>", "eos_token": {"content": "<|end_of_text|>"}}
+    tokenizer.post_processor = processors.Sequence(
+        [
+            processors.ByteLevel(trim_offsets=False),
+            processors.TemplateProcessing(
+                single="<|begin_of_text|> $A",
+                pair="<|begin_of_text|> $A $B",
+                special_tokens=[("<|begin_of_text|>", bos)],
+            ),
+        ]
+    )
+    return tokenizer, {
+        "bos_token": "<|begin_of_text|>",
+        "eos_token": {"content": "<|end_of_text|>"},
+    }
 
 
 def metaspace_like():
-    """Metaspace, unknown characters fused, merges as strings, EOS after the text, a normalized added token."""
+    """Metaspace, fused unknowns, merges as strings, EOS at the end, normalized added tokens."""
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True))
-    tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Replace(Regex(r"\s{2,}"), " ")])
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
-        pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="first"),
-        pre_tokenizers.Digits(individual_digits=False),
-    ])
-    tokenizer.decoder = decoders.Sequence([decoders.Metaspace(replacement="▁", prepend_scheme="first")])
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.NFKC(), normalizers.Replace(Regex(r"\s{2,}"), " ")]
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="first"),
+            pre_tokenizers.Digits(individual_digits=False),
+        ]
+    )
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Metaspace(replacement="▁", prepend_scheme="first")]
+    )
     train(tokenizer, 300, [])
     file = json.loads(tokenizer.to_str())
     file["model"]["merges"] = [" ".join(pair) for pair in file["model"]["merges"]]
     tokenizer = Tokenizer.from_str(json.dumps(file))
     tokenizer.add_special_tokens(["</s>"])
-    tokenizer.add_tokens([AddedToken("ﬁn", normalized=True), AddedToken("[X]", normalized=True, single_word=True)])
+    tokenizer.add_tokens(
+        [AddedToken("ﬁn", normalized=True), AddedToken("[X]", normalized=True, single_word=True)]
+    )
     tokenizer.post_processor = processors.TemplateProcessing(
-        single="$A </s>", special_tokens=[("</s>", tokenizer.token_to_id("</s>"))])
+        single="$A </s>", special_tokens=[("</s>", tokenizer.token_to_id("</s>"))]
+    )
     return tokenizer, {"bos_token": None, "eos_token": "</s>"}
 
 
@@ -213,16 +356,23 @@ def save(name, tokenizer, config):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--shared", type=pathlib.Path, default=ROOT.parent / "shared")
     shared = parser.parse_args().shared
     OUT.mkdir(parents=True, exist_ok=True)
-    gsm8k = {file: (shared / "data" / "gsm8k" / file).read_text().splitlines()
-             for file in ("train.jsonl", "test.jsonl")}
+    gsm8k = {
+        file: (shared / "data" / "gsm8k" / file).read_text().splitlines()
+        for file in ("train.jsonl", "test.jsonl")
+    }
     for name, folder in (("qwen3", "tokenizers/qwen3"), ("stories260K", "models/stories260K")):
         tokenizer = Tokenizer.from_file(str(shared / folder / "tokenizer.json"))
         fixture(name, tokenizer, gsm8k, strings=1050, questions=1000, decodes=250)
-    for name, (tokenizer, config) in (("llama3_like", llama3_like()), ("metaspace_like", metaspace_like())):
+    for name, (tokenizer, config) in (
+        ("llama3_like", llama3_like()),
+        ("metaspace_like", metaspace_like()),
+    ):
         save(name, tokenizer, config)
         fixture(name, tokenizer, gsm8k, strings=450, questions=0, decodes=100)
 

@@ -35,7 +35,16 @@ void ActorModel::fill_at_rest(const Tensor& at_rest,
   compute_->synchronize();
 }
 
+void ActorModel::forget_device_copies() {
+  weights_at_rest();
+  store_.optimizer().flush();
+  for (BlockStore* blocks :
+       {&store_.weights().layers, &store_.weights().ends, &store_.optimizer()})
+    blocks->invalidate();
+}
+
 void ActorModel::load_weights(const std::function<void(const Tensor& flat)>& fill) {
+  forget_device_copies();
   const Tensor weights = store_.at_rest();
   fill_at_rest(weights, fill);
   for (size_t c = 0; c < store_.chunks().size(); ++c)

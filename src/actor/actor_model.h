@@ -69,6 +69,8 @@ class ActorModel {
   void end_optimizer();
   Exec exec();
   std::vector<MicroBatch> begin_step(std::span<const TrainSample> samples);
+  /// What is at rest is about to be replaced: nothing on the device may be taken for it.
+  void forget_device_copies();
   void fill_at_rest(const Tensor& at_rest, const std::function<void(const Tensor&)>& fill);
 
   ActorOptions options_;

@@ -62,7 +62,7 @@ void ActorModel::save_state(const std::filesystem::path& directory) {
                             {"optimizer_steps", std::to_string(optimizer_.steps())},
                             {"skipped_steps", std::to_string(skipped_steps_)},
                             {"weight_version", std::to_string(weight_version_)}});
-  const int64_t piece = int64_t{16} << 20;  // elements
+  const int64_t piece = std::min(int64_t{16} << 20, weights.elements());  // elements
   Region staging(memory_, Place::host, "staging", piece * size_of(DType::f32));
   staging.commit();
   const auto write = [&](const std::string& name, const Tensor& tensor) {
@@ -94,25 +94,32 @@ void ActorModel::load_state(const std::filesystem::path& directory) {
   if (format == file.metadata().end() || format->second != kFormat)
     fail(ErrorCode::data, "{}: not a trainer checkpoint of this version ('format' is not '{}')",
          file.path().string(), kFormat);
-  const auto read = [&](const std::string& name, const Tensor& to) {
+  std::vector<std::pair<std::string, Tensor>> tensors = {{"weights", store_.at_rest()}};
+  for (size_t c = 0; c < store_.chunks().size(); ++c)
+    for (auto& tensor : chunk_tensors(c, store_.chunks()[c].elements, config_.dtype,
+                                      store_.state_at_rest(static_cast<int>(c))))
+      tensors.push_back(std::move(tensor));
+  // All is checked before anything is overwritten.
+  for (const auto& [name, to] : tensors) {
     const Tensor from = file.view(name);
     if (from.dtype() != to.dtype() || from.shape() != to.shape())
       fail(ErrorCode::data, "{}: {} is {} {}, but this model and --dtype need {} {}",
            file.path().string(), name, name_of(from.dtype()), from.shape().str(),
            name_of(to.dtype()), to.shape().str());
-    compute_->copy(to.data(), from.data(), to.bytes());
+  }
+  const int64_t steps = read_count(file, "optimizer_steps");
+  const int64_t skipped = read_count(file, "skipped_steps");
+  const int64_t version = read_count(file, "weight_version");
+
+  forget_device_copies();
+  for (const auto& [name, to] : tensors) {
+    compute_->copy(to.data(), file.view(name).data(), to.bytes());
     compute_->synchronize();
     file.drop_pages(name);
-  };
-  read("weights", store_.at_rest());
-  for (size_t c = 0; c < store_.chunks().size(); ++c)
-    for (const auto& [name, tensor] :
-         chunk_tensors(c, store_.chunks()[c].elements, config_.dtype,
-                       store_.state_at_rest(static_cast<int>(c))))
-      read(name, tensor);
-  optimizer_.set_steps(read_count(file, "optimizer_steps"));
-  skipped_steps_ = read_count(file, "skipped_steps");
-  weight_version_ = read_count(file, "weight_version");
+  }
+  optimizer_.set_steps(steps);
+  skipped_steps_ = skipped;
+  weight_version_ = version;
 }
 
 }  // namespace miles

@@ -5,8 +5,8 @@
 namespace miles {
 namespace {
 
-constexpr int64_t kMaxHeadDim = 512;         // kernels keep tiles of 64 heads in the workspace
-constexpr int64_t kMaxSequences = 1 << 18;   // … and a list of them
+constexpr int64_t kMaxHeadDim = 512;        // kernels keep tiles of 64 heads in the workspace
+constexpr int64_t kMaxSequences = 1 << 18;  // … and a list of them
 
 /// The extents that every operand agrees on.
 struct Extents {

@@ -7,11 +7,14 @@ namespace miles {
 
 const Kernels& kernels(DeviceKind kind) {
   switch (kind) {
-    case DeviceKind::cpu: return cpu_kernels();
-    case DeviceKind::cuda: break;
+    case DeviceKind::cpu:
+      return cpu_kernels();
+    case DeviceKind::cuda:
+      break;
   }
   fail(ErrorCode::device,
-       "this build has no CUDA backend: configure it with -DMILES_CUDA=ON, or run with --device cpu");
+       "this build has no CUDA backend: configure it with -DMILES_CUDA=ON, or run with --device "
+       "cpu");
 }
 
 }  // namespace miles

@@ -7,10 +7,12 @@
 
 namespace miles {
 
-/// How one row is drawn. Filters apply in SGLang's order: temperature, top-k, top-p, min-p.
+/// How one row is drawn. Filters apply in SGLang's order: temperature, top-k, top-p, min-p; each looks at
+/// the softmax of all logits over the temperature, and equals are ranked by lower id. The likeliest token
+/// always survives.
 struct SampleRow {
   float temperature = 1;  // below 1e-6: the largest logit, lowest id among equals
-  int top_k = -1;         // keep the k most likely; -1: all
+  int top_k = -1;         // keep the k most likely; below 1: all
   float top_p = 1;        // keep the smallest set of the most likely with mass ≥ top_p
   float min_p = 0;        // keep what has at least min_p times the largest probability
   uint64_t seed = 0;      // of the run
@@ -18,6 +20,8 @@ struct SampleRow {
   uint64_t position = 0;  // of the drawn token in its sequence
 };
 
+/// NaN counts as −∞. Where every logit is −∞ the token is −1, for the caller to report; where some are
+/// +∞ it is the first of them. V is at most 2^20.
 struct SampleArgs {
   Tensor logits;                    // [N, V] f32
   std::span<const SampleRow> rows;  // [N]

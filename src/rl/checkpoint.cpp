@@ -8,6 +8,7 @@
 #include "hub/json_file.h"
 #include "model/hf_config.h"
 #include "model/weights_io.h"
+#include "text/byte_tokenizer.h"
 
 namespace miles {
 namespace {
@@ -29,10 +30,17 @@ std::optional<int64_t> number_of(const fs::path& path) {
 
 bool is_complete(const fs::path& path) { return fs::exists(path / kState); }
 
-void copy_tokenizer(const fs::path& from, const fs::path& to) {
+/// The model's own tokenizer files, or the byte tokenizer written out.
+void save_tokenizer(const ModelSource& source, const fs::path& to) {
+  const auto from = source.tokenizer_directory();
+  if (!from) {
+    write_file_atomically(to / "tokenizer.json", byte_tokenizer_json());
+    write_file_atomically(to / "tokenizer_config.json", byte_tokenizer_config_json());
+    return;
+  }
   for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
                            "chat_template.jinja"})
-    if (fs::exists(from / name)) write_file_atomically(to / name, read_file(from / name));
+    if (fs::exists(*from / name)) write_file_atomically(to / name, read_file(*from / name));
 }
 
 /// Every file and directory below `path`, and itself.
@@ -52,8 +60,7 @@ void CheckpointWriter::save(ActorModel& actor, const RunState& state) const {
     make_directories(beside / "hf");
     actor.save_state(beside);
     save_hf_model(beside / "hf", source.config(), layout, actor.weights_at_rest());
-    if (const auto tokenizer = source.tokenizer_directory())
-      copy_tokenizer(*tokenizer, beside / "hf");
+    save_tokenizer(source, beside / "hf");
     const nlohmann::json content = {{"rollout_id", state.rollout_id},
                                     {"data", state.data},
                                     {"fingerprint", state.fingerprint}};

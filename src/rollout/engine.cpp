@@ -200,13 +200,12 @@ std::vector<GenerateResult> Engine::step() {
 
 /// Appends a drawn token; says whether the response ends with it.
 std::optional<Finish> Engine::append(Sequence& sequence, int32_t token, float log_prob) const {
-  MILES_CHECK(token >= 0 && token < config_.vocab_size, "drew token {} of {}", token,
-              config_.vocab_size);
-  if (!std::isfinite(log_prob))
+  if (token < 0 || !std::isfinite(log_prob))
     fail(ErrorCode::internal,
-         "sample {}, token {}: the log-prob is {}: weights of version {} give logits that are no "
-         "numbers",
-         sequence.id, sequence.drawn(), log_prob, weights_.version().value_or(-1));
+         "sample {}, token {}: drew id {} with log-prob {}: weights of version {} give logits that "
+         "are no numbers",
+         sequence.id, sequence.drawn(), token, log_prob, weights_.version().value_or(-1));
+  MILES_CHECK(token < config_.vocab_size, "drew token {} of {}", token, config_.vocab_size);
   sequence.tokens.push_back(token);
   sequence.log_probs.push_back(log_prob);
   if (auto finish = sequence.stop->push(token)) return finish;

@@ -42,7 +42,7 @@ struct StepStats {
 };
 
 struct GenerateControl {
-  int64_t weight_version = 0;  // the weights that must be there
+  int64_t weight_version = 0;                                 // the weights that must be there
   std::function<void(const GenerateResult&)> on_finish = {};  // as each one ends
   std::function<bool()> should_abort = {};                    // before each step; true ends all
   std::function<void(const StepStats&)> on_step = {};         // after each step

@@ -149,6 +149,8 @@ StepOutput Runner::draw(Exec& exec, const StepBatch& step, const Tensor& logits,
   BannedLogits banned(exec.stream, logits, step.bans);
   sample(exec, {.logits = logits, .rows = step.samples, .tokens = tokens});
   banned.restore();
+  // A row without numbers draws −1; what is then read before the row lies in the workspace, and the
+  // engine gives up on the token.
   log_prob(exec, {.logits = logits,
                   .targets = tokens,
                   .inverse_temperature = inverse_temperature,

@@ -42,17 +42,14 @@ AddedTokens::AddedTokens(std::vector<AddedToken> tokens, const TextNormalizer& n
                          const std::string& where)
     : tokens_(std::move(tokens)) {
   for (size_t i = 0; i < tokens_.size(); ++i) {
-    const AddedToken& token = tokens_[i];
+    AddedToken& token = tokens_[i];
+    token.pattern = token.normalized ? normalizer.apply(token.content) : token.content;
     if (const auto [other, fresh] = by_id_.emplace(token.id, i); !fresh)
       fail(ErrorCode::data, "{}: the added tokens '{}' and '{}' share the id {}", where,
            tokens_[other->second].content, token.content, token.id);
     if (!by_content_.emplace(token.content, i).second)
       fail(ErrorCode::data, "{}: the added token '{}' is there twice", where, token.content);
-    if (token.normalized) {
-      normalized_.add(normalizer.apply(token.content), token);
-    } else {
-      raw_.add(token.content, token);
-    }
+    (token.normalized ? normalized_ : raw_).add(token);
   }
 }
 
@@ -97,10 +94,10 @@ int32_t AddedTokens::Matcher::child(int32_t node, char byte) const {
   return -1;
 }
 
-void AddedTokens::Matcher::add(std::string_view pattern, const AddedToken& token) {
-  if (pattern.empty()) return;
+void AddedTokens::Matcher::add(const AddedToken& token) {
+  if (token.pattern.empty()) return;
   int32_t node = 0;
-  for (const char byte : pattern) {
+  for (const char byte : token.pattern) {
     int32_t next = child(node, byte);
     if (next < 0) {
       next = static_cast<int32_t>(nodes_.size());
@@ -109,7 +106,7 @@ void AddedTokens::Matcher::add(std::string_view pattern, const AddedToken& token
     }
     node = next;
   }
-  starts_[static_cast<uint8_t>(pattern.front())] = true;
+  starts_[static_cast<uint8_t>(token.pattern.front())] = true;
   // Two tokens that normalize alike: the first one wins.
   if (nodes_[node].token < 0) nodes_[node].token = static_cast<int32_t>(tokens_.size());
   tokens_.push_back(token);

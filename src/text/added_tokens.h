@@ -25,6 +25,7 @@ struct AddedToken {
   bool rstrip = false;       // takes the white space after it
   bool normalized = false;   // looked for, normalized, in the normalized text
   bool special = false;
+  std::string pattern = {};  // `content`, normalized where `normalized`: what is looked for
 };
 
 /// A stretch of a text: an added token, or what is between two.
@@ -60,7 +61,7 @@ class AddedTokens {
   /// Finds tokens by a trie over bytes.
   class Matcher {
    public:
-    void add(std::string_view pattern, const AddedToken& token);
+    void add(const AddedToken& token);
     std::vector<AddedSplit> split(std::string_view text) const;
 
    private:

@@ -66,7 +66,7 @@ std::optional<int32_t> Tokenizer::id_of(std::string_view token) const {
 }
 
 std::optional<std::string_view> Tokenizer::text_of(int32_t id) const {
-  if (const AddedToken* token = parts_->added.find(id)) return token->content;
+  if (const AddedToken* token = parts_->added.find(id)) return token->pattern;
   return parts_->model.text_of(id);
 }
 

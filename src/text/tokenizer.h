@@ -61,7 +61,8 @@ class Tokenizer {
 
   /// The id of a token, by its text in the vocabulary ("Ġthe", "<|im_end|>").
   std::optional<int32_t> id_of(std::string_view token) const;
-  /// The text in the vocabulary, valid as long as the tokenizer; nothing where there is no such id.
+  /// What decoding starts from: the text in the vocabulary, of an added token its pattern. Valid as
+  /// long as the tokenizer; nothing where there is no such id.
   std::optional<std::string_view> text_of(int32_t id) const;
 
   std::optional<int32_t> bos_id() const;

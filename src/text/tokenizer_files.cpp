@@ -35,12 +35,13 @@ TokenizerParts read_parts(const json& file, const std::string& where) {
   AddedTokens added(AddedTokens::read(found == file.end() || found->is_null() ? nullptr : &*found,
                                       place("added_tokens")),
                     normalizer, where);
-  const auto model = file.find("model");
+  const auto model = file.find("model");  // big: not to be copied
+  if (model == file.end()) fail(ErrorCode::data, "{}: model is missing", where);
   TokenizerParts parts{
       .added = std::move(added),
       .normalizer = std::move(normalizer),
       .pre_tokenizer = PreTokenizer::from_json(value("pre_tokenizer"), place("pre_tokenizer")),
-      .model = Bpe::from_json(model == file.end() ? json() : *model, place("model")),
+      .model = Bpe::from_json(*model, place("model")),
       .frame = SpecialFrame::from_json(value("post_processor"), place("post_processor")),
       .decoder = TokenDecoder::from_json(value("decoder"), place("decoder")),
       .bos = std::nullopt,

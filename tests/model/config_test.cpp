@@ -21,7 +21,8 @@ std::string error_after(const std::function<void(ModelConfig&)>& change) {
   return data_error([&] { check_config(config, "the place"); });
 }
 
-// qwen3-6b is not published: (2·151936 + 36·(6·8·128 + 32·128 + 3·10368 + 2) + 1)·3456 + 36·256.
+TEST(Presets, AreTheSizesThatWerePublished) {
+  // qwen3-6b is not published: (2·151936 + 36·(6·8·128 + 32·128 + 3·10368 + 2) + 1)·3456 + 36·256.
   const std::vector<std::pair<std::string, int64_t>> published = {
       {"qwen3-0.6b", 596'049'920},   {"qwen3-1.7b", 1'720'574'976}, {"qwen3-4b", 4'022'468'096},
       {"qwen3-6b", 6'194'298'240},   {"qwen3-8b", 8'190'735'360},   {"qwen3-14b", 14'768'307'200},

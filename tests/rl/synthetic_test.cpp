@@ -40,8 +40,8 @@ TEST(SyntheticAddition, IsAPureFunctionOfSeedAndIndex) {
 
 TEST(SyntheticAddition, TrainAndEvalNeverShareAPromptWhateverTheSeed) {
   for (const std::string max : {"9", "99", "120"}) {
-    const auto train = texts("synthetic:addition?count=20000&max=" + max, 1);
-    const auto eval = texts("synthetic:addition?split=eval&count=5000&max=" + max, 2);
+    const auto train = texts("synthetic:addition?count=6000&max=" + max, 1);
+    const auto eval = texts("synthetic:addition?split=eval&count=1500&max=" + max, 2);
     EXPECT_FALSE(eval.empty());
     for (const std::string& text : eval) EXPECT_FALSE(train.contains(text)) << text;
   }
@@ -49,7 +49,7 @@ TEST(SyntheticAddition, TrainAndEvalNeverShareAPromptWhateverTheSeed) {
 
 TEST(SyntheticAddition, ATenthOfAllSumsIsHeldOut) {
   // All 10,000 sums up to 99: both splits are drawn often enough to see nearly every one.
-  const auto eval = texts("synthetic:addition?split=eval&count=20000", 3);
+  const auto eval = texts("synthetic:addition?split=eval&count=8000", 3);
   EXPECT_GT(eval.size(), 900U);
   EXPECT_LT(eval.size(), 1100U);
 }

@@ -55,13 +55,25 @@ void expect_same(const GenerateResult& got, const GenerateResult& expected) {
   EXPECT_EQ(got.finish.reason, expected.finish.reason);
 }
 
-class Invariance : public testing::TestWithParam<DType> {
- protected:
-  Invariance() : model_(GetParam()), requests_(mixed_requests()) {
-    EngineRig rig(model_);
-    for (const GenerateRequest& request : requests_) alone_.push_back(rig.generate(request));
+/// The requests, and what each one gives when it is drawn alone.
+struct Reference {
+  explicit Reference(DType dtype) : model(dtype), requests(mixed_requests()) {
+    EngineRig rig(model);
+    for (const GenerateRequest& request : requests) alone.push_back(rig.generate(request));
   }
 
+  SmallModel model;
+  std::vector<GenerateRequest> requests;
+  std::vector<GenerateResult> alone;
+};
+
+const Reference& reference(DType dtype) {
+  static const Reference f32(DType::f32), bf16(DType::bf16);
+  return dtype == DType::f32 ? f32 : bf16;
+}
+
+class Invariance : public testing::TestWithParam<DType> {
+ protected:
   /// Runs all requests together under other options; returns the results.
   std::vector<GenerateResult> expect_same_with(const EngineOptions& options) {
     EngineRig rig(model_, options);
@@ -70,9 +82,9 @@ class Invariance : public testing::TestWithParam<DType> {
     return results;
   }
 
-  SmallModel model_;
-  std::vector<GenerateRequest> requests_;
-  std::vector<GenerateResult> alone_;  // each drawn alone
+  const SmallModel& model_ = reference(GetParam()).model;
+  const std::vector<GenerateResult>& alone_ = reference(GetParam()).alone;
+  std::vector<GenerateRequest> requests_ = reference(GetParam()).requests;
 };
 
 TEST_P(Invariance, TheReferenceIsWorthComparingWith) {

@@ -356,7 +356,7 @@ TEST_F(EngineTest, APoisonedWeightThatAnUpdateMissedIsSeenByName) {
 TEST_F(EngineTest, WeightsThatAreNoNumbersEndGenerationWithTheSamplesName) {
   model_.flat.as<float>()[model_.layout.head().offset] = std::numeric_limits<float>::quiet_NaN();
   engine_.update_weights(model_.flat, 4);
-  expect_error(ErrorCode::internal, "sample 9, token 0: the log-prob is",
+  expect_error(ErrorCode::internal, "sample 9, token 0: drew id -1",
                [&] { engine_.generate(std::vector{greedy(2, 9)}, {.weight_version = 4}); });
   EXPECT_FALSE(engine_.has_unfinished());
 }

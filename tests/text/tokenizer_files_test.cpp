@@ -200,7 +200,7 @@ TEST(TokenizerFiles, TheConfigDecidesWhetherBosAndEosAreAdded) {
 
   json file = small_file();
   file["post_processor"] = {{"type", "RobertaProcessing"}, {"cls", {"<s>", 3}}, {"sep", {"b", 1}}};
-  EXPECT_EQ(load(file, {}).encode("a"), (Ids{3, 0, 1}));
+  EXPECT_EQ(load(file).encode("a"), (Ids{3, 0, 1}));
   EXPECT_EQ(load(file, config).encode("a"), (Ids{3, 0, 1})) << "not twice";
   config["add_bos_token"] = false;
   EXPECT_EQ(load(file, config).encode("a"), (Ids{0, 1}));

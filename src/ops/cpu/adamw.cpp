@@ -31,13 +31,17 @@ Step step_of(const AdamWArgs& a) {
           .negative_lr = splat(-a.lr)};
 }
 
-/// Updates m and v in place and returns the new master.
-MILES_INLINE Vec updated(const Step& s, Vec master, Vec grad, Vec& m, Vec& v) {
+/// A vector of parameters with what the optimizer knows of them.
+struct State {
+  Vec master, m, v;
+};
+MILES_INLINE State updated(const Step& s, State state, Vec grad) {
   const Vec g = grad * s.grad_scale;
-  m = madd(s.beta1, m, s.rest1 * g);
-  v = madd(s.beta2, v, s.rest2 * (g * g));
+  const Vec m = madd(s.beta1, state.m, s.rest1 * g);
+  const Vec v = madd(s.beta2, state.v, s.rest2 * (g * g));
   const Vec direction = (m / s.correction1) / (vsqrt(v / s.correction2) + s.eps);
-  return madd(s.negative_lr, madd(s.weight_decay, master, direction), master);
+  const Vec decayed = madd(s.weight_decay, state.master, direction);
+  return {madd(s.negative_lr, decayed, state.master), m, v};
 }
 
 MILES_INLINE VecH load_half(const uint16_t* p, int count) {
@@ -74,33 +78,42 @@ MILES_INLINE Split split(Vec master) {
   return {__builtin_convertvector(high, VecH), __builtin_convertvector(low, VecH)};
 }
 
-void update_f32(const AdamWArgs& a, const Step& step, int64_t begin, int64_t n) {
+/// Some of the parameters.
+struct Run {
+  int64_t begin, n;
+};
+
+void update_f32(const AdamWArgs& a, const Step& step, Run run) {
+  const int64_t begin = run.begin;
   float* const param = elements<float>(a.param) + begin;
   float* const m = elements<float>(a.m) + begin;
   float* const v = elements<float>(a.v) + begin;
   const float* const grad = elements<float>(a.grad) + begin;
-  for_each_vec(n, [&](int64_t i, int count) MILES_INLINE_LAMBDA {
-    Vec mi = load(m + i, count), vi = load(v + i, count);
-    store(param + i, updated(step, load(param + i, count), load(grad + i, count), mi, vi), count);
-    store(m + i, mi, count);
-    store(v + i, vi, count);
+  for_each_vec(run.n, [&](int64_t i, int count) MILES_INLINE_LAMBDA {
+    const State before = {load(param + i, count), load(m + i, count), load(v + i, count)};
+    const State after = updated(step, before, load(grad + i, count));
+    store(param + i, after.master, count);
+    store(m + i, after.m, count);
+    store(v + i, after.v, count);
   });
 }
 
-void update_bf16(const AdamWArgs& a, const Step& step, int64_t begin, int64_t n) {
+void update_bf16(const AdamWArgs& a, const Step& step, Run run) {
+  const int64_t begin = run.begin;
   uint16_t* const high = elements<uint16_t>(a.param) + begin;  // a BFloat16's bits
   uint16_t* const low = elements<uint16_t>(a.low) + begin;
   float* const m = elements<float>(a.m) + begin;
   float* const v = elements<float>(a.v) + begin;
   const BFloat16* const grad = elements<BFloat16>(a.grad) + begin;
-  for_each_vec(n, [&](int64_t i, int count) MILES_INLINE_LAMBDA {
-    Vec mi = load(m + i, count), vi = load(v + i, count);
+  for_each_vec(run.n, [&](int64_t i, int count) MILES_INLINE_LAMBDA {
     const Vec master = joined({load_half(high + i, count), load_half(low + i, count)});
-    const Split result = split(updated(step, master, load(grad + i, count), mi, vi));
-    store_half(high + i, result.high, count);
-    store_half(low + i, result.low, count);
-    store(m + i, mi, count);
-    store(v + i, vi, count);
+    const State before = {master, load(m + i, count), load(v + i, count)};
+    const State after = updated(step, before, load(grad + i, count));
+    const Split halves = split(after.master);
+    store_half(high + i, halves.high, count);
+    store_half(low + i, halves.low, count);
+    store(m + i, after.m, count);
+    store(v + i, after.v, count);
   });
 }
 
@@ -112,8 +125,8 @@ void adamw(Exec&, const AdamWArgs& args) {
   const Step step = step_of(args);
 #pragma omp parallel for schedule(static) if (n > 2 * kBlock)
   for (int64_t begin = 0; begin < n; begin += kBlock) {
-    const int64_t count = smaller(kBlock, n - begin);
-    narrow ? update_bf16(args, step, begin, count) : update_f32(args, step, begin, count);
+    const Run run = {begin, smaller(kBlock, n - begin)};
+    narrow ? update_bf16(args, step, run) : update_f32(args, step, run);
   }
 }
 

@@ -1,7 +1,5 @@
 #include "ops/attention.h"
 
-#include <omp.h>
-
 #include "ops/cpu/attention_products.h"
 #include "ops/cpu/attention_tasks.h"
 
@@ -17,13 +15,15 @@ struct Scratch {
   float* query;   // [kRows, stride]
   float* out;     // [kRows, stride]: Σ p·v so far
   float* scores;  // [kRows, kKeys]: scores, then probabilities
+  int64_t stride;
 
-  Scratch(float* base, int64_t stride)
+  Scratch(float* base, int64_t row)
       : keys(base),
-        values(keys + kKeys * stride),
-        query(values + kKeys * stride),
-        out(query + kRows * stride),
-        scores(out + kRows * stride) {}
+        values(keys + kKeys * row),
+        query(values + kKeys * row),
+        out(query + kRows * row),
+        scores(out + kRows * row),
+        stride(row) {}
   static int64_t floats(int64_t stride) { return 2 * (kKeys + kRows) * stride + kRows * kKeys; }
 };
 
@@ -36,19 +36,25 @@ struct Rows {
   float keep[kRows];       // e^(old max − new max): what the new maximum leaves of the sums
 };
 
+/// Keys begin … begin + count − 1 of a sequence.
+struct KeyTile {
+  int64_t begin, count;
+};
+
 /// Where the keys of one sequence are.
 struct KeyRows {
   const int32_t* pages;  // of this sequence, or null
   int64_t page_size;
-  int64_t begin;         // without pages
+  int64_t begin;  // without pages
   MILES_INLINE int64_t row(int64_t key) const {
     if (pages == nullptr) return begin + key;
     return pages[key / page_size] * page_size + key % page_size;
   }
 };
 
-/// Scales and masks one row's scores, turns them into probabilities, updates its maximum and sum.
-void softmax_row(float* scores, float scale, Rows& rows, int64_t r) {
+/// Scales and masks row r's scores, turns them into probabilities, updates its maximum and sum.
+void softmax_row(const Scratch& scratch, float scale, Rows& rows, int64_t r) {
+  float* const scores = scratch.scores + r * kKeys;
   VecI index;
   for (int l = 0; l < kWidth; ++l) index[l] = l;
   const auto visible = static_cast<int32_t>(rows.visible[r]);
@@ -74,9 +80,9 @@ void softmax_row(float* scores, float scale, Rows& rows, int64_t r) {
   rows.max[r] = max;
 }
 
-/// Runs of rows that see equally many keys share register blocks; a key that a row does not see is never
-/// multiplied, so that nothing it holds can touch the row.
-void add_values(const Scratch& s, const Rows& rows, int64_t first, int64_t stride) {
+/// Runs of rows that see equally many keys share register blocks; a key that a row does not see is
+/// never multiplied, so that nothing it holds can touch the row.
+void add_values(const Scratch& s, const Rows& rows, int64_t first) {
   for (int64_t r = first; r < rows.count;) {
     int64_t end = r + 1;
     while (end < rows.count && rows.visible[end] == rows.visible[r]) ++end;
@@ -85,8 +91,8 @@ void add_values(const Scratch& s, const Rows& rows, int64_t first, int64_t strid
                        .step = 1,
                        .from = s.values,
                        .count = rows.visible[r],
-                       .to = s.out + r * stride,
-                       .stride = stride,
+                       .to = s.out + r * s.stride,
+                       .stride = s.stride,
                        .keep = rows.keep + r},
                       end - r);
     r = end;
@@ -119,13 +125,14 @@ class Forward {
       position[r] = context - tokens + token;
       at[r] = (query_begin[0] + token) * heads_ + task.kv_head * group_ + head;
       load_row(elements<T>(a_.q) + at[r] * dim_, dim_, s.query + r * stride_);
-      load_row<T>(nullptr, dim_, s.out + r * stride_);
+      clear_row(dim_, s.out + r * stride_);
       rows.max[r] = -__builtin_inff();
       rows.sum[r] = 0;
     }
-    const int64_t seen = context - tokens + (begin + rows.count - 1) / group_ + 1;  // by the last row
+    const int64_t seen =
+        context - tokens + (begin + rows.count - 1) / group_ + 1;  // by the last row
     for (int64_t tile = 0; tile < seen; tile += kKeys) {
-      load_tile(task, tile, smaller(kKeys, seen - tile), s);
+      load_tile(task, {tile, smaller(kKeys, seen - tile)}, s);
       for (int64_t r = 0; r < rows.count; ++r)
         rows.visible[r] = larger(0, smaller(kKeys, position[r] + 1 - tile));
       attend(s, rows);
@@ -141,15 +148,20 @@ class Forward {
     return {elements<int32_t>(a_.page_table) + sequence * pages_, a_.page_size, 0};
   }
 
-  void load_tile(const AttentionTask& task, int64_t tile, int64_t count, const Scratch& s) const {
+  void load_tile(const AttentionTask& task, KeyTile tile, const Scratch& s) const {
+    constexpr int64_t kAhead = 8;  // rows
     const KeyRows key_rows = keys_of(task.sequence);
-    const T* keys[kKeys];
-    for (int64_t j = 0; j < kKeys; ++j) {
-      keys[j] = nullptr;
-      if (j >= count) continue;
-      const int64_t offset = (key_rows.row(tile + j) * kv_heads_ + task.kv_head) * dim_;
+    const T *keys[kKeys] = {}, *values[kKeys + kAhead];
+    for (int64_t j = 0; j < tile.count; ++j) {
+      const int64_t offset = (key_rows.row(tile.begin + j) * kv_heads_ + task.kv_head) * dim_;
       keys[j] = elements<T>(a_.k_pool) + offset;
-      load_row(elements<T>(a_.v_pool) + offset, dim_, s.values + j * stride_);
+      values[j] = elements<T>(a_.v_pool) + offset;
+    }
+    for (int64_t j = tile.count; j < tile.count + kAhead; ++j) values[j] = values[tile.count - 1];
+    for (int64_t j = 0; j < tile.count; ++j) {
+      prefetch_row(keys[j], dim_);
+      prefetch_row(values[j + kAhead], dim_);
+      load_row(values[j], dim_, s.values + j * stride_);
     }
     load_transposed(keys, dim_, s.keys);
   }
@@ -164,9 +176,8 @@ class Forward {
               .dim = dim_,
               .products = s.scores + first * kKeys},
              rows.count - first);
-    for (int64_t r = first; r < rows.count; ++r)
-      softmax_row(s.scores + r * kKeys, a_.scale, rows, r);
-    add_values(s, rows, first, stride_);
+    for (int64_t r = first; r < rows.count; ++r) softmax_row(s, a_.scale, rows, r);
+    add_values(s, rows, first);
   }
 
   void finish(const Scratch& s, const Rows& rows, const int64_t* at) const {
@@ -197,12 +208,9 @@ void run_all(Exec& exec, const AttentionArgs& args) {
   AttentionTasks tasks(reinterpret_cast<int32_t*>(exec.workspace.data()),
                        elements<int32_t>(args.query_begin), sequences);
   tasks.cut(heads / kv_heads, kRows, kv_heads);
-  const ThreadScratch scratch = cut_scratch(exec, sequences, Scratch::floats(forward.stride()),
-                                            omp_get_max_threads());
+  const ThreadScratch scratch = cut_scratch(exec, sequences, Scratch::floats(forward.stride()));
   const int64_t count = tasks.count();
-  // A task is at least a tile of keys.
-#pragma omp parallel for schedule(dynamic) num_threads(static_cast<int>(scratch.threads)) \
-    if (count > 1 && count * forward.stride() > 64)
+#pragma omp parallel for schedule(dynamic) num_threads(scratch.threads) if (count > 1)
   for (int64_t i = 0; i < count; ++i)  // the last blocks of a sequence see the most keys: first
     forward.run(tasks.at(count - 1 - i), scratch.base + omp_get_thread_num() * scratch.floats);
 }

@@ -1,8 +1,6 @@
-// Two passes, so that nothing is shared: one sums dq over keys, block of queries by block; the other dk
-// and dv over queries, tile of keys by tile. Both compute the probabilities again from lse: five products
-// become seven, and every task is independent and small.
-#include <omp.h>
-
+// Two passes, so that nothing is shared: one sums dq over keys, block of queries by block; the
+// other dk and dv over queries, tile of keys by tile. Both compute the probabilities again from
+// lse: five products become seven, and every task is independent and small.
 #include "ops/attention.h"
 #include "ops/cpu/attention_products.h"
 #include "ops/cpu/attention_tasks.h"
@@ -41,7 +39,7 @@ struct Block {
   int64_t token[kRows];  // within the sequence
   int64_t at[kRows];     // row of q, out, dout, dq and lse
   float lse[kRows];
-  float delta[kRows];    // dout · out
+  float delta[kRows];  // dout · out
 };
 
 template <class T>
@@ -58,10 +56,9 @@ class Backward {
   /// dq of one block of query rows.
   void run_queries(const AttentionTask& task, float* scratch) const {
     const Scratch s(scratch, stride_);
-    Block block;
-    load_block(task, task.block * kRows, s, block);
+    const Block block = load_block(task, task.block * kRows, s);
     float* const dq = s.second;
-    for (int64_t r = 0; r < block.count; ++r) load_row<T>(nullptr, dim_, dq + r * stride_);
+    for (int64_t r = 0; r < block.count; ++r) clear_row(dim_, dq + r * stride_);
     const int64_t seen = (task.block * kRows + block.count - 1) / group_ + 1;  // by the last row
     for (int64_t tile = 0; tile < seen; tile += kKeys) {
       const int64_t keys = load_tile(task, tile, s);
@@ -90,15 +87,25 @@ class Backward {
     const int64_t keys = load_tile(task, tile, s);
     float *const dv = s.first, *const dk = s.second;
     for (int64_t j = 0; j < keys; ++j) {
-      load_row<T>(nullptr, dim_, dv + j * stride_);
-      load_row<T>(nullptr, dim_, dk + j * stride_);
+      clear_row(dim_, dv + j * stride_);
+      clear_row(dim_, dk + j * stride_);
     }
-    Block block;
     for (int64_t begin = tile * group_; begin < tokens(task) * group_; begin += kRows) {
-      load_block(task, begin, s, block);
+      const Block block = load_block(task, begin, s);
       score(tile, s, block);
-      add_transposed(s.probabilities, s.dout, block.count, keys, dv);
-      add_transposed(s.dscores, s.query, block.count, keys, dk);
+      WeightedSumArgs sum = {.weights = s.probabilities,  // transposed: (key, row)
+                             .row_step = 1,
+                             .step = kKeys,
+                             .from = s.dout,
+                             .count = block.count,
+                             .to = dv,
+                             .stride = stride_,
+                             .keep = nullptr};
+      weighted_sum_rows(sum, keys);
+      sum.weights = s.dscores;
+      sum.from = s.query;
+      sum.to = dk;
+      weighted_sum_rows(sum, keys);
     }
     for (int64_t j = 0; j < keys; ++j) {
       const int64_t at = (sequence_begin(task) + tile + j) * kv_heads_ + task.kv_head;
@@ -117,7 +124,8 @@ class Backward {
     return elements<int32_t>(a_.query_begin)[task.sequence + 1] - sequence_begin(task);
   }
 
-  void load_block(const AttentionTask& task, int64_t begin, const Scratch& s, Block& block) const {
+  Block load_block(const AttentionTask& task, int64_t begin, const Scratch& s) const {
+    Block block;
     block.count = smaller(kRows, tokens(task) * group_ - begin);
     for (int64_t r = 0; r < block.count; ++r) {
       block.token[r] = (begin + r) / group_;
@@ -133,6 +141,7 @@ class Backward {
         return load(out + i, count) * load(dout + i);
       });
     }
+    return block;
   }
 
   /// Loads keys and values, transposed; returns how many there are.
@@ -169,24 +178,9 @@ class Backward {
     }
   }
 
-  /// to[j] += Σ_r weights[r, j]·from[r]
-  void add_transposed(const float* weights, const float* from, int64_t rows, int64_t keys,
-                      float* to) const {
-    weighted_sum_rows({.weights = weights,
-                       .row_step = 1,
-                       .step = kKeys,
-                       .from = from,
-                       .count = rows,
-                       .to = to,
-                       .stride = stride_,
-                       .keep = nullptr},
-                      keys);
-  }
-
   void write_row(const float* from, float scale, T* to) const {
-    for_each_vec(dim_, [&](int64_t i, int count) MILES_INLINE_LAMBDA {
-      store(to + i, load(from + i) * scale, count);
-    });
+    for_each_vec(dim_, [&](int64_t i, int count)
+                           MILES_INLINE_LAMBDA { store(to + i, load(from + i) * scale, count); });
   }
 
   const AttentionBackwardArgs& a_;
@@ -202,17 +196,15 @@ void run_all(Exec& exec, const AttentionBackwardArgs& args) {
   const int64_t kv_heads = extent(args.k, 1), heads = extent(args.q, 1);
   AttentionTasks tasks(reinterpret_cast<int32_t*>(exec.workspace.data()),
                        elements<int32_t>(args.query_begin), sequences);
-  const ThreadScratch scratch = cut_scratch(exec, sequences, Scratch::floats(backward.stride()),
-                                            omp_get_max_threads());
-  const int threads = static_cast<int>(scratch.threads);
+  const ThreadScratch scratch = cut_scratch(exec, sequences, Scratch::floats(backward.stride()));
   tasks.cut(1, kKeys, kv_heads);
   int64_t count = tasks.count();
-#pragma omp parallel for schedule(dynamic) num_threads(threads) if (count > 1)
+#pragma omp parallel for schedule(dynamic) num_threads(scratch.threads) if (count > 1)
   for (int64_t i = 0; i < count; ++i)  // a sequence's first keys have the most queries: first
     backward.run_keys(tasks.at(i), scratch.base + omp_get_thread_num() * scratch.floats);
   tasks.cut(heads / kv_heads, kRows, kv_heads);
   count = tasks.count();
-#pragma omp parallel for schedule(dynamic) num_threads(threads) if (count > 1)
+#pragma omp parallel for schedule(dynamic) num_threads(scratch.threads) if (count > 1)
   for (int64_t i = 0; i < count; ++i)
     backward.run_queries(tasks.at(count - 1 - i),
                          scratch.base + omp_get_thread_num() * scratch.floats);

@@ -1,6 +1,6 @@
 // The two products that attention's forward and backward are made of: rows with a tile of keys, and
-// weighted sums of rows. Each result is one chain of multiply-adds in a fixed order; how many rows share
-// a register block decides the speed and no bit.
+// weighted sums of rows. Each result is one chain of multiply-adds in a fixed order; how many rows
+// share a register block decides the speed and no bit.
 #pragma once
 
 #include "ops/cpu/attention_tile.h"
@@ -9,7 +9,10 @@ namespace miles::MILES_ISA {
 
 /// Vectors of columns that R rows keep in registers beside each other.
 template <int R>
-constexpr int kColumns = kWidth == 16 ? 4 : R >= 3 ? 2 : R == 2 ? 4 : 8;
+constexpr int kColumns = kWidth == 16 ? 4
+                         : R >= 3     ? 2
+                         : R == 2     ? 4
+                                      : 8;
 
 /// products[r, j] = Σ_d rows[r, d]·tile[d, j], d ascending.
 struct DotRowsArgs {
@@ -17,7 +20,7 @@ struct DotRowsArgs {
   int64_t stride;
   const float* tile;  // [dim, kKeys]
   int64_t dim;
-  float* products;    // [R, kKeys]
+  float* products;  // [R, kKeys]
 };
 template <int R>
 void dot_block(const DotRowsArgs& a) {

@@ -1,6 +1,8 @@
-// How attention is cut into tasks: each sequence into blocks, each block times each key/value head. Tasks
-// write disjoint results, so their order and the threads that run them leave no trace.
+// How attention is cut into tasks: each sequence into blocks, each block times each key/value head.
+// Tasks write disjoint results, so their order and the threads that run them leave no trace.
 #pragma once
+
+#include <omp.h>
 
 #include "ops/backend.h"
 #include "ops/cpu/row_loops.h"
@@ -48,16 +50,15 @@ class AttentionTasks {
 
 /// The workspace after the task list, cut into equal pieces, one a thread.
 struct ThreadScratch {
-  float* base;      // 64-byte aligned
-  int64_t floats;   // of one piece
-  int64_t threads;  // pieces there is room for, at most `wanted`
+  float* base;     // 64-byte aligned
+  int64_t floats;  // of one piece
+  int threads;     // pieces: one a thread, or as many as there is room for
 };
-MILES_INLINE ThreadScratch cut_scratch(const Exec& exec, int64_t sequences, int64_t floats,
-                                       int64_t wanted) {
+MILES_INLINE ThreadScratch cut_scratch(const Exec& exec, int64_t sequences, int64_t floats) {
   const int64_t skip = (sequences + 1 + kSums - 1) / kSums * kSums;  // floats under the task list
   const int64_t all = static_cast<int64_t>(exec.workspace.size() / sizeof(float));
   return {reinterpret_cast<float*>(exec.workspace.data()) + skip, floats,
-          smaller(wanted, (all - skip) / floats)};
+          static_cast<int>(smaller(omp_get_max_threads(), (all - skip) / floats))};
 }
 
 }  // namespace miles::MILES_ISA

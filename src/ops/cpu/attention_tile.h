@@ -1,4 +1,5 @@
-// How attention sees its operands: panels of f32 rows, and tiles of keys with the keys across lanes.
+// How attention sees its operands: panels of f32 rows, and tiles of keys with the keys across
+// lanes.
 #pragma once
 
 #include "ops/attention.h"
@@ -11,15 +12,33 @@ constexpr int kRows = 64;              // query rows that share a tile of keys
 constexpr int kMaxHeadDim = 512;       // checked in ops/attention.cpp
 
 /// Floats from one row of a panel to the next: whole partial sums, zero beyond the head.
-MILES_INLINE int64_t panel_stride(int64_t dim) { return (dim + kSums - 1) / kSums * kSums; }
+MILES_INLINE int64_t panel_stride(int64_t dim) {
+  return (dim + kSums - 1) / kSums * kSums;
+}
 
-/// to[0, panel_stride(dim)) = from[0, dim), then zeros; all zeros without `from`.
+/// to[0, panel_stride(dim)) = from[0, dim), then zeros.
 template <class T>
 MILES_INLINE void load_row(const T* from, int64_t dim, float* to) {
-  for (int64_t i = 0; i < panel_stride(dim); i += kWidth) {
-    const int64_t left = from == nullptr ? 0 : larger(0, smaller(kWidth, dim - i));
-    store(to + i, left == 0 ? Vec{} : load(from + i, static_cast<int>(left)));
+  int64_t i = 0;
+  for (; i + kWidth <= dim; i += kWidth) store(to + i, load(from + i));
+  if (i < dim) {
+    store(to + i, load(from + i, static_cast<int>(dim - i)));
+    i += kWidth;
   }
+  for (; i < panel_stride(dim); i += kWidth) store(to + i, Vec{});
+}
+
+MILES_INLINE void clear_row(int64_t dim, float* to) {
+  for (int64_t i = 0; i < panel_stride(dim); i += kWidth) store(to + i, Vec{});
+}
+
+/// Asks for a row that will be read soon. One head's rows lie apart from each other, in an order
+/// that the processor does not guess.
+template <class T>
+MILES_INLINE void prefetch_row(const T* from, int64_t dim) {
+  const char* const bytes = reinterpret_cast<const char*>(from);
+  for (int64_t i = 0; i < dim * static_cast<int64_t>(sizeof(T)); i += 64)
+    __builtin_prefetch(bytes + i);
 }
 
 using Vec4 [[gnu::vector_size(16)]] = float;

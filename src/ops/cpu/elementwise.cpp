@@ -41,7 +41,9 @@ struct DoubleLanes {
 #pragma omp simd
     for (int l = 0; l < 8; ++l) x[l] += static_cast<double>(values[l]) * values[l];
   }
-  double sum() const { return ((x[0] + x[4]) + (x[2] + x[6])) + ((x[1] + x[5]) + (x[3] + x[7])); }
+  double sum() const {
+    return ((x[0] + x[4]) + (x[2] + x[6])) + ((x[1] + x[5]) + (x[3] + x[7]));
+  }
 };
 
 template <class T>

@@ -13,13 +13,20 @@ struct TileSums {
   float weighted_sum;  // Σ e^(z − max)·(z − max)
 };
 
-/// The largest z of n logits, NaNs aside; −∞ when there is none.
-float tile_max(const float* logits, int64_t n, float scale) {
+/// Some of a row's logits.
+struct Tile {
+  const float* logits;  // [n]
+  int64_t n;
+  float scale;  // z = logits·scale
+};
+
+/// The largest z, NaNs aside; −∞ when there is none.
+float tile_max(const Tile& tile) {
   const Vec lowest = splat(-__builtin_inff());
   PartialSums maxima;
   for (Vec& v : maxima.v) v = lowest;
-  for_each_sum_vec(n, [&](int v, int64_t i, int count) MILES_INLINE_LAMBDA {
-    Vec z = load(logits + i, count) * scale;
+  for_each_sum_vec(tile.n, [&](int v, int64_t i, int count) MILES_INLINE_LAMBDA {
+    Vec z = load(tile.logits + i, count) * tile.scale;
     if (count < kWidth)
       for (int l = count; l < kWidth; ++l) z[l] = -__builtin_inff();
     maxima.v[v] = vmax(z, maxima.v[v]);
@@ -27,10 +34,10 @@ float tile_max(const float* logits, int64_t n, float scale) {
   return max_of(maxima);
 }
 
-TileSums tile_sums(const float* logits, int64_t n, float scale, float shift) {
+TileSums tile_sums(const Tile& tile, float shift) {
   PartialSums sums = {}, weighted = {};
-  for_each_sum_vec(n, [&](int v, int64_t i, int count) MILES_INLINE_LAMBDA {
-    const Vec z = load(logits + i, count) * scale - shift;
+  for_each_sum_vec(tile.n, [&](int v, int64_t i, int count) MILES_INLINE_LAMBDA {
+    const Vec z = load(tile.logits + i, count) * tile.scale - shift;
     Vec e = vexp(z);
     if (count < kWidth)
       for (int l = count; l < kWidth; ++l) e[l] = 0;
@@ -74,20 +81,18 @@ void forward_block(const LogProbArgs& a, const RowBlock& block) {
   const int64_t vocab = extent(a.logits, 1), tiles = block.tiles;
   const float* const logits = elements<float>(a.logits) + block.first * vocab;
   const float* const scales = elements<float>(a.inverse_temperature) + block.first;
+  const auto tile = [=](int64_t i) -> Tile {
+    const int64_t r = i / tiles, begin = i % tiles * kTile;
+    return {logits + r * vocab + begin, smaller(kTile, vocab - begin), scales[r]};
+  };
   // Over tiles rather than rows, so that a single row of a large vocabulary keeps all threads busy.
 #pragma omp parallel if (block.rows * vocab > kSerialElements / 2)
   {
 #pragma omp for schedule(static)
-    for (int64_t i = 0; i < block.rows * tiles; ++i) {
-      const int64_t r = i / tiles, begin = i % tiles * kTile;
-      block.max[i] = tile_max(logits + r * vocab + begin, smaller(kTile, vocab - begin), scales[r]);
-    }
+    for (int64_t i = 0; i < block.rows * tiles; ++i) block.max[i] = tile_max(tile(i));
 #pragma omp for schedule(static)
-    for (int64_t i = 0; i < block.rows * tiles; ++i) {
-      const int64_t r = i / tiles, begin = i % tiles * kTile;
-      block.sums[i] = tile_sums(logits + r * vocab + begin, smaller(kTile, vocab - begin),
-                                scales[r], row_shift(block.max + r * tiles, tiles));
-    }
+    for (int64_t i = 0; i < block.rows * tiles; ++i)
+      block.sums[i] = tile_sums(tile(i), row_shift(block.max + i / tiles * tiles, tiles));
 #pragma omp for schedule(static)
     for (int64_t r = 0; r < block.rows; ++r) finish_row(a, block, r);
   }
@@ -124,16 +129,15 @@ void backward(const LogProbBackwardArgs& a) {
 #pragma omp parallel for schedule(static) if (rows * vocab > kSerialElements / 2)
   for (int64_t i = 0; i < rows * tiles; ++i) {
     const int64_t n = i / tiles, begin = i % tiles * kTile, offset = n * vocab + begin;
-    tile_gradient<T>(
-        {.logits = elements<float>(a.logits) + offset,
-         .n = smaller(kTile, vocab - begin),
-         .target = elements<int32_t>(a.targets)[n] - static_cast<int32_t>(begin),
-         .scale = elements<float>(a.inverse_temperature)[n],
-         .lse = elements<float>(a.lse)[n],
-         .entropy = elements<float>(a.entropy)[n],
-         .d_log_prob = elements<float>(a.d_log_prob)[n],
-         .d_entropy = elements<float>(a.d_entropy)[n]},
-        elements<T>(a.dlogits) + offset);
+    tile_gradient<T>({.logits = elements<float>(a.logits) + offset,
+                      .n = smaller(kTile, vocab - begin),
+                      .target = elements<int32_t>(a.targets)[n] - static_cast<int32_t>(begin),
+                      .scale = elements<float>(a.inverse_temperature)[n],
+                      .lse = elements<float>(a.lse)[n],
+                      .entropy = elements<float>(a.entropy)[n],
+                      .d_log_prob = elements<float>(a.d_log_prob)[n],
+                      .d_entropy = elements<float>(a.d_entropy)[n]},
+                     elements<T>(a.dlogits) + offset);
   }
 }
 

@@ -19,11 +19,24 @@ float inverse_rms(const T* u, int64_t dim, float eps) {
   return 1.0F / __builtin_sqrtf(squares / static_cast<float>(dim) + eps);
 }
 
-/// Normalises (when w is given) and rotates one head; rope holds dim/2 cosines, then dim/2 sines.
+/// One head's norm and rotation.
 template <class T>
-void rotate_head(const T* u, const T* w, const float* rope, float eps, T* to, int64_t dim) {
-  const int64_t half = dim / 2;
-  const float r = w != nullptr ? inverse_rms(u, dim, eps) : 1.0F;
+struct Head {
+  const T* u;         // [dim]
+  const T* w;         // [dim], or null: no norm
+  const float* rope;  // [dim]: dim/2 cosines, then dim/2 sines
+  T* to;              // [dim]
+  int64_t dim;
+  float eps;
+};
+
+template <class T>
+void rotate(const Head<T>& head) {
+  const int64_t half = head.dim / 2;
+  const T *const u = head.u, *const w = head.w;
+  const float* const rope = head.rope;
+  T* const to = head.to;
+  const float r = w != nullptr ? inverse_rms(u, head.dim, head.eps) : 1.0F;
   for_each_vec(half, [&](int64_t i, int count) MILES_INLINE_LAMBDA {
     Vec a = load(u + i, count), b = load(u + half + i, count);
     if (w != nullptr) {
@@ -55,10 +68,15 @@ void forward(const QkvSplitArgs& a) {
     const T* const from = qkv + n * row;
     const float* const angles = rope + positions[n] * dim;
     const int64_t slot = slots[n] * kv_heads * dim;
-    for (int64_t h = 0; h < heads; ++h)
-      rotate_head(from + h * dim, q_norm, angles, eps, q + (n * heads + h) * dim, dim);
-    for (int64_t h = 0; h < kv_heads; ++h)
-      rotate_head(from + (heads + h) * dim, k_norm, angles, eps, k_pool + slot + h * dim, dim);
+    for (int64_t h = 0; h < heads + kv_heads; ++h) {
+      const bool query = h < heads;
+      rotate<T>({.u = from + h * dim,
+                 .w = query ? q_norm : k_norm,
+                 .rope = angles,
+                 .to = query ? q + (n * heads + h) * dim : k_pool + slot + (h - heads) * dim,
+                 .dim = dim,
+                 .eps = eps});
+    }
     __builtin_memcpy(v_pool + slot, from + (heads + kv_heads) * dim,
                      static_cast<size_t>(kv_heads * dim) * sizeof(T));
   }
@@ -72,8 +90,8 @@ struct HeadGradient {
   const T* w;         // [dim] norm weight, or null
   const float* rope;  // [dim]
   float eps;
-  T* du;              // [dim] written
-  float* dw;          // [dim] accumulated; null with w
+  T* du;      // [dim] written
+  float* dw;  // [dim] accumulated; null with w
 };
 
 template <class T>
@@ -132,31 +150,40 @@ void token_backward(const QkvSplitBackwardArgs& a, int64_t n, float* dw) {
                    static_cast<size_t>(kv_heads * dim) * sizeof(T));
 }
 
-void add_chunks(const float* partial, int64_t chunks, int64_t stride, float* dw, int64_t dim) {
-  if (dw == nullptr) return;
-  for (int64_t c = 0; c < chunks; ++c)
-    for_each_vec(dim, [&](int64_t i, int count) MILES_INLINE_LAMBDA {
-      store(dw + i, load(dw + i, count) + load(partial + c * stride + i, count), count);
-    });
-}
+/// Sums of the norms' gradients, one pair of rows a chunk of tokens.
+struct NormSums {
+  float* partial;  // [chunks, 2, dim]: the query norm's, then the key norm's
+  int64_t chunks, dim;
+
+  /// dw += the rows of one norm, in order.
+  void add_to(float* dw, int64_t norm) const {
+    if (dw == nullptr) return;
+    for (int64_t c = 0; c < chunks; ++c) {
+      const float* const from = partial + (2 * c + norm) * dim;
+      for_each_vec(dim, [&](int64_t i, int count) MILES_INLINE_LAMBDA {
+        store(dw + i, load(dw + i, count) + load(from + i, count), count);
+      });
+    }
+  }
+};
 
 template <class T>
 void backward(Exec& exec, const QkvSplitBackwardArgs& a) {
   const int64_t tokens = extent(a.dq, 0), dim = extent(a.dq, 2), stride = 2 * dim;
-  float* const partial = reinterpret_cast<float*>(exec.workspace.data());
   const int64_t room = static_cast<int64_t>(exec.workspace.size() / sizeof(float)) / stride;
   int64_t chunk = kTokenChunk;  // grows with the tokens alone: never with the threads
   while ((tokens + chunk - 1) / chunk > room) chunk *= 2;
-  const int64_t chunks = (tokens + chunk - 1) / chunk;
+  const NormSums sums = {reinterpret_cast<float*>(exec.workspace.data()),
+                         (tokens + chunk - 1) / chunk, dim};
 #pragma omp parallel for schedule(static) if (a.dqkv.elements() > kSerialElements)
-  for (int64_t c = 0; c < chunks; ++c) {
-    float* const dw = partial + c * stride;
+  for (int64_t c = 0; c < sums.chunks; ++c) {
+    float* const dw = sums.partial + c * stride;
     for (int64_t i = 0; i < stride; ++i) dw[i] = 0;
     for (int64_t n = c * chunk; n < smaller(tokens, (c + 1) * chunk); ++n)
       token_backward<T>(a, n, dw);
   }
-  add_chunks(partial, chunks, stride, elements<float>(a.dq_norm), dim);
-  add_chunks(partial + dim, chunks, stride, elements<float>(a.dk_norm), dim);
+  sums.add_to(elements<float>(a.dq_norm), 0);
+  sums.add_to(elements<float>(a.dk_norm), 1);
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
-// The two loops that kernels are made of: over a row's vectors, and sums over a row. A sum has sixteen
-// lanes on every instruction set (element i goes to lane i mod 16) and one tree to combine them, so its
-// bits depend on the row alone.
+// The two loops that kernels are made of: over a row's vectors, and sums over a row. A sum has
+// sixteen lanes on every instruction set (element i goes to lane i mod 16) and one tree to combine
+// them, so its bits depend on the row alone.
 #pragma once
 
 #include "ops/cpu/extent.h"
@@ -12,7 +12,7 @@
 
 namespace miles::MILES_ISA {
 
-constexpr int kSums = 16;               // partial sums of a row
+constexpr int kSums = 16;                 // partial sums of a row
 constexpr int kSumVecs = kSums / kWidth;  // vectors that hold them
 
 /// Below this many elements touched an op runs on the caller's thread: waking others costs more.
@@ -53,7 +53,8 @@ MILES_INLINE float max_of(const PartialSums& maxima) {
   return x[0];
 }
 
-/// body(v, i, count) for each vector of [0, n): as for_each_vec, with v the PartialSums vector it goes to.
+/// body(v, i, count) for each vector of [0, n): as for_each_vec, with v the PartialSums vector it
+/// goes to.
 template <class Body>
 MILES_INLINE void for_each_sum_vec(int64_t n, Body body) {
   int64_t i = 0;
@@ -70,9 +71,8 @@ MILES_INLINE void for_each_sum_vec(int64_t n, Body body) {
 template <class Term>
 MILES_INLINE float sum_over(int64_t n, Term term) {
   PartialSums sums = {};
-  for_each_sum_vec(n, [&](int v, int64_t i, int count) MILES_INLINE_LAMBDA {
-    sums.v[v] += term(i, count);
-  });
+  for_each_sum_vec(
+      n, [&](int v, int64_t i, int count) MILES_INLINE_LAMBDA { sums.v[v] += term(i, count); });
   return sum_of(sums);
 }
 

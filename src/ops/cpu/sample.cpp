@@ -10,6 +10,7 @@ namespace {
 
 constexpr int64_t kTile = 1024;         // logits whose probabilities are summed together
 constexpr float kGreedyBelow = 1e-6F;   // temperatures that mean "the largest"
+constexpr int64_t kMaxVocab = 1 << 20;  // checked in ops/sample.cpp
 constexpr int32_t kNoToken = -1;
 
 /// A token that may be drawn.
@@ -42,36 +43,42 @@ int32_t first_equal(const float* logits, int64_t n, float value) {
   return kNoToken;
 }
 
-/// Unnormalised probabilities of n ≤ kTile logits; 0 for NaN.
-struct Weights {
-  const float* logits;
-  float max;
+/// A row's unnormalised probabilities.
+struct Distribution {
+  const float* logits;  // [vocab]
+  int64_t vocab;
+  float max;  // of the logits
   float inverse_temperature;
-  MILES_INLINE Vec at(int64_t i, int count) const {
+
+  int64_t tile_size(int64_t begin) const { return smaller(kTile, vocab - begin); }
+  /// e^((logit − max) / temperature); 0 for NaN.
+  MILES_INLINE Vec weights(int64_t i, int count) const {
     const Vec w = vexp((load(logits + i, count) - max) * inverse_temperature);
     return w == w ? w : Vec{};
   }
+  float tile_sum(int64_t begin) const {
+    return sum_over(tile_size(begin), [&](int64_t i, int count) MILES_INLINE_LAMBDA {
+      Vec w = weights(begin + i, count);
+      if (count < kWidth)
+        for (int l = count; l < kWidth; ++l) w[l] = 0;
+      return w;
+    });
+  }
+  void write_tile(int64_t begin, float* to) const {
+    for_each_vec(tile_size(begin), [&](int64_t i, int count) MILES_INLINE_LAMBDA {
+      store(to + i, weights(begin + i, count), count);
+    });
+  }
 };
 
-float tile_sum(const Weights& weights, int64_t begin, int64_t n) {
-  return sum_over(n, [&](int64_t i, int count) MILES_INLINE_LAMBDA {
-    Vec w = weights.at(begin + i, count);
-    if (count < kWidth)
-      for (int l = count; l < kWidth; ++l) w[l] = 0;
-    return w;
-  });
-}
-
-/// The first token of the tile at which the running sum passes `threshold`; the tile's last possible
-/// one when rounding keeps it below.
-int32_t draw_in_tile(const Weights& weights, int64_t begin, int64_t n, double threshold) {
+/// The first token of the tile at which the running sum passes `threshold`; the tile's last
+/// possible one when rounding keeps it below.
+int32_t draw_in_tile(const Distribution& d, int64_t begin, double threshold) {
   float tile[kTile];
-  for_each_vec(n, [&](int64_t i, int count) MILES_INLINE_LAMBDA {
-    store(tile + i, weights.at(begin + i, count), count);
-  });
+  d.write_tile(begin, tile);
   double sum = 0;
   int32_t last = kNoToken;
-  for (int64_t i = 0; i < n; ++i) {
+  for (int64_t i = 0; i < d.tile_size(begin); ++i) {
     if (tile[i] == 0) continue;
     last = static_cast<int32_t>(begin + i);
     sum += static_cast<double>(tile[i]);
@@ -81,20 +88,22 @@ int32_t draw_in_tile(const Weights& weights, int64_t begin, int64_t n, double th
 }
 
 /// Inverse of the cumulative distribution in id order; no filter, so no order is needed.
-int32_t draw_unfiltered(const Weights& weights, int64_t vocab, float u) {
+int32_t draw_unfiltered(const Distribution& d, float u) {
+  float sums[kMaxVocab / kTile];
   double total = 0;
-  for (int64_t t = 0; t < vocab; t += kTile)
-    total += static_cast<double>(tile_sum(weights, t, smaller(kTile, vocab - t)));
+  for (int64_t t = 0; t * kTile < d.vocab; ++t) {
+    sums[t] = d.tile_sum(t * kTile);
+    total += static_cast<double>(sums[t]);
+  }
   double left = static_cast<double>(u) * total;
   int64_t chosen = 0;  // the last tile that holds anything, should rounding pass them all
-  for (int64_t t = 0; t < vocab; t += kTile) {
-    const auto sum = static_cast<double>(tile_sum(weights, t, smaller(kTile, vocab - t)));
-    if (sum == 0) continue;
+  for (int64_t t = 0; t * kTile < d.vocab; ++t) {
+    if (sums[t] == 0) continue;
     chosen = t;
-    if (sum > left) break;
-    left -= sum;
+    if (static_cast<double>(sums[t]) > left) break;
+    left -= static_cast<double>(sums[t]);
   }
-  return draw_in_tile(weights, chosen, smaller(kTile, vocab - chosen), left);
+  return draw_in_tile(d, chosen * kTile, left);
 }
 
 /// A binary heap with the likeliest candidate at its root.
@@ -125,33 +134,42 @@ struct Heap {
   }
 };
 
-/// Collects what passes min-p, pops the likeliest until top-k or top-p is reached, draws among those.
-int32_t draw_filtered(const Weights& weights, int64_t vocab, const SampleRow& row,
-                      Candidate* scratch, float u) {
-  const float floor = row.min_p < 1 ? row.min_p : 1.0F;  // the likeliest always stays
-  Heap heap = {scratch, 0};
-  double total = 0;  // of all tokens: top-p is a share of the whole distribution
+/// What a filtered draw is made of.
+struct FilteredDraw {
+  const SampleRow& row;
+  Candidate* candidates;  // [vocab]
+  float u;                // uniform in (0, 1)
+};
+
+/// Collects what passes min-p and returns the mass of all tokens: top-p is a share of that.
+double collect(const Distribution& d, float min_p, Heap& heap) {
+  const float floor = min_p < 1 ? min_p : 1.0F;  // the likeliest always stays
+  double total = 0;
   float tile[kTile];
-  for (int64_t begin = 0; begin < vocab; begin += kTile) {
-    const int64_t n = smaller(kTile, vocab - begin);
-    for_each_vec(n, [&](int64_t i, int count) MILES_INLINE_LAMBDA {
-      store(tile + i, weights.at(begin + i, count), count);
-    });
-    for (int64_t i = 0; i < n; ++i) {
+  for (int64_t begin = 0; begin < d.vocab; begin += kTile) {
+    d.write_tile(begin, tile);
+    for (int64_t i = 0; i < d.tile_size(begin); ++i) {
       total += static_cast<double>(tile[i]);
       if (tile[i] > 0 && tile[i] >= floor)
         heap.at[heap.size++] = {tile[i], static_cast<int32_t>(begin + i)};
     }
   }
+  return total;
+}
+
+/// Pops the likeliest until top-k or top-p is reached, and draws among those.
+int32_t draw_filtered(const Distribution& d, const FilteredDraw& f) {
+  Heap heap = {f.candidates, 0};
+  const double total = collect(d, f.row.min_p, heap);
   heap.build();
   const int64_t end = heap.size;
-  const int64_t most = row.top_k > 0 ? smaller(row.top_k, end) : end;
-  const double mass = row.top_p < 1 ? static_cast<double>(row.top_p) * total : total * 2;
+  const int64_t most = f.row.top_k > 0 ? smaller(f.row.top_k, end) : end;
+  const double mass = f.row.top_p < 1 ? static_cast<double>(f.row.top_p) * total : total * 2;
   double kept = 0;
   for (int64_t k = 0; k < most && (k == 0 || kept < mass); ++k)
     kept += static_cast<double>(heap.pop().weight);
 
-  const double threshold = static_cast<double>(u) * kept;
+  const double threshold = static_cast<double>(f.u) * kept;
   double sum = 0;
   for (int64_t i = end - 1; i > heap.size; --i) {  // as they were popped
     sum += static_cast<double>(heap.at[i].weight);
@@ -164,15 +182,15 @@ MILES_INLINE bool is_filtered(const SampleRow& row) {
   return row.top_k > 0 || row.top_p < 1 || row.min_p > 0;
 }
 
-int32_t draw(const float* logits, int64_t vocab, const SampleRow& row, Candidate* scratch) {
-  const float max = largest(logits, vocab);
-  if (max == -__builtin_inff()) return kNoToken;
-  if (row.temperature < kGreedyBelow || row.top_k == 1 || max == __builtin_inff())
-    return first_equal(logits, vocab, max);
-  const Weights weights = {logits, max, 1.0F / row.temperature};
+int32_t draw(Distribution d, const SampleRow& row, Candidate* candidates) {
+  d.max = largest(d.logits, d.vocab);
+  if (d.max == -__builtin_inff()) return kNoToken;
+  if (row.temperature < kGreedyBelow || row.top_k == 1 || d.max == __builtin_inff())
+    return first_equal(d.logits, d.vocab, d.max);
+  d.inverse_temperature = 1.0F / row.temperature;
   const float u = uniform(row.seed, RngUse::sampling, row.stream, row.position);
-  if (!is_filtered(row)) return draw_unfiltered(weights, vocab, u);
-  return draw_filtered(weights, vocab, row, scratch, u);
+  if (!is_filtered(row)) return draw_unfiltered(d, u);
+  return draw_filtered(d, {row, candidates, u});
 }
 
 }  // namespace
@@ -187,11 +205,12 @@ void sample(Exec& exec, const SampleArgs& args) {
   // A filtered row needs room for the whole vocabulary: no more threads than there is room for.
   auto* const scratch = reinterpret_cast<Candidate*>(exec.workspace.data());
   const int64_t room = static_cast<int64_t>(exec.workspace.size() / sizeof(Candidate)) / vocab;
-  const int64_t threads = any_filtered ? smaller(room, omp_get_max_threads()) : omp_get_max_threads();
-#pragma omp parallel for schedule(static) num_threads(static_cast<int>(threads)) \
-    if (rows > 1 && rows * vocab > kSerialElements / 2)
+  const int64_t threads =
+      any_filtered ? smaller(room, omp_get_max_threads()) : omp_get_max_threads();
+#pragma omp parallel for schedule(static) \
+    num_threads(static_cast <int>(threads)) if (rows > 1 && rows * vocab > kSerialElements / 2)
   for (int64_t n = 0; n < rows; ++n)
-    tokens[n] = draw(logits + n * vocab, vocab, settings[n],
+    tokens[n] = draw({logits + n * vocab, vocab, 0, 1}, settings[n],
                      any_filtered ? scratch + omp_get_thread_num() * vocab : nullptr);
 }
 

@@ -1,11 +1,11 @@
-// Vectors of f32 for the CPU's kernels: loads and stores of f32 and bf16, fused multiply-add, exp. Each
-// kernel source is compiled once per instruction set with MILES_ISA naming it, and everything here lives
-// in that namespace, so that no linker can merge the wide copy of a function with the narrow one. For
-// the same reason kernels use no inline function of the standard library that might be emitted.
+// Vectors of f32 for the CPU's kernels: loads and stores of f32 and bf16, fused multiply-add, exp.
+// Each kernel source is compiled once per instruction set with MILES_ISA naming it, and everything
+// here lives in that namespace, so that no linker can merge the wide copy of a function with the
+// narrow one. For the same reason kernels use no inline function of the standard library that might
+// be emitted.
 #pragma once
 
 #include <cstdint>
-#include <cstring>
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -35,11 +35,19 @@ MILES_INLINE To bits_as(From from) {
   return __builtin_bit_cast(To, from);
 }
 
-MILES_INLINE constexpr int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-MILES_INLINE constexpr int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+MILES_INLINE constexpr int64_t smaller(int64_t a, int64_t b) {
+  return a < b ? a : b;
+}
+MILES_INLINE constexpr int64_t larger(int64_t a, int64_t b) {
+  return a > b ? a : b;
+}
 
-MILES_INLINE Vec splat(float x) { return x - Vec{}; }  // −0 stays −0
-MILES_INLINE Vec vmax(Vec a, Vec b) { return a > b ? a : b; }  // b where either is NaN
+MILES_INLINE Vec splat(float x) {
+  return x - Vec{};
+}  // −0 stays −0
+MILES_INLINE Vec vmax(Vec a, Vec b) {
+  return a > b ? a : b;
+}  // b where either is NaN
 
 /// a·b + c: fused where the instruction set has it, two roundings where it has not.
 MILES_INLINE Vec madd(Vec a, Vec b, Vec c) {
@@ -81,7 +89,9 @@ MILES_INLINE Vec load(const BFloat16* p) {
   __builtin_memcpy(&half, p, sizeof half);
   return bits_as<Vec>(__builtin_convertvector(half, VecU) << 16);
 }
-MILES_INLINE void store(float* p, Vec x) { __builtin_memcpy(p, &x, sizeof x); }
+MILES_INLINE void store(float* p, Vec x) {
+  __builtin_memcpy(p, &x, sizeof x);
+}
 MILES_INLINE void store(BFloat16* p, Vec x) {
   const VecH half = __builtin_convertvector(bf16_bits(x), VecH);
   __builtin_memcpy(p, &half, sizeof half);
@@ -106,18 +116,14 @@ MILES_INLINE void store(T* p, Vec x, int count) {
 
 /// x as T would keep it.
 template <class T>
-MILES_INLINE Vec rounded(Vec x);
-template <>
-MILES_INLINE Vec rounded<float>(Vec x) {
-  return x;
-}
-template <>
-MILES_INLINE Vec rounded<BFloat16>(Vec x) {
+MILES_INLINE Vec rounded(Vec x) {
+  if constexpr (sizeof(T) == sizeof(float)) return x;
   return bits_as<Vec>(bf16_bits(x) << 16);
 }
 
-/// e^x within 2 ulp; 0 below the smallest normal number's logarithm, ∞ above the largest's; NaN stays NaN.
-/// x = n·ln 2 + r, e^r by a degree-6 polynomial (own Chebyshev fit, relative error 1.1e-8), 2^n by exponent bits.
+/// e^x within 2 ulp; 0 below the smallest normal number's logarithm, ∞ above the largest's; NaN
+/// stays NaN. x = n·ln 2 + r, e^r by a degree-6 polynomial (own Chebyshev fit, relative
+/// error 1.1e-8), 2^n by exponent bits.
 MILES_INLINE Vec vexp(Vec x) {
   const Vec magic = splat(12582912.0F);  // 1.5·2^23: adding it rounds to an integer in the low bits
   const Vec shifted = madd(x, splat(1.44269504F), magic);

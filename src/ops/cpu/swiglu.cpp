@@ -5,7 +5,9 @@
 namespace miles::MILES_ISA {
 namespace {
 
-MILES_INLINE Vec sigmoid(Vec a) { return 1.0F / (1.0F + vexp(-a)); }
+MILES_INLINE Vec sigmoid(Vec a) {
+  return 1.0F / (1.0F + vexp(-a));
+}
 
 template <class T>
 void forward(const SwigluArgs& a) {

@@ -1,0 +1,131 @@
+// What is planned is what is taken, to the byte.
+#include "colocate/plan.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/colocate/colocate_rig.h"
+
+namespace miles {
+namespace {
+
+using test::colocated_actor;
+using test::ColocateRig;
+using test::Sharing;
+using test::sharings;
+
+class Plan : public testing::TestWithParam<Sharing> {
+ protected:
+  Plan() {
+    setup_.handoff = GetParam().handoff;
+    setup_.actor = colocated_actor(GetParam().placement);
+  }
+  MemoryPlan plan() const {
+    const ParamLayout layout(setup_.config);
+    return plan_memory({.config = setup_.config,
+                        .layout = layout,
+                        .actor = setup_.actor,
+                        .engine = setup_.engine,
+                        .handoff = setup_.handoff});
+  }
+  void run(int turns) {
+    ColocateRig rig(setup_);
+    rig.load();
+    rig.handoff.start();
+    for (int turn = 0; turn < turns; ++turn) EXPECT_FALSE(rig.turn().skipped);
+    events_ = rig.events;
+    device_peak_ = rig.ledger.usage(Place::device).peak;
+    host_peak_ = rig.ledger.usage(Place::host).peak;
+  }
+
+  ColocateRig::Setup setup_;
+  std::vector<HandoffEvent> events_;
+  int64_t device_peak_ = 0, host_peak_ = 0;
+};
+
+TEST_P(Plan, PeaksAreThoseOfARunToTheByte) {
+  const MemoryPlan planned = plan();
+  run(3);  // of samples that fill none of the maxima
+  EXPECT_EQ(planned.device_peak, device_peak_);
+  EXPECT_EQ(planned.host_peak, host_peak_);
+  EXPECT_GT(planned.device_peak, 0);
+}
+
+TEST_P(Plan, EveryEventIsThatOfARun) {
+  const MemoryPlan planned = plan();
+  run(1);
+  ASSERT_EQ(planned.events.size(), events_.size());
+  for (size_t i = 0; i < events_.size(); ++i) {
+    const HandoffEvent &expected = planned.events[i], &got = events_[i];
+    SCOPED_TRACE(expected.name);
+    EXPECT_EQ(got.name, expected.name);
+    EXPECT_EQ(got.device.by_tag, expected.device.by_tag);
+    EXPECT_EQ(got.host.by_tag, expected.host.by_tag);
+    EXPECT_EQ(got.device.event_peak, expected.device.event_peak);
+    EXPECT_EQ(got.host.event_peak, expected.host.event_peak);
+  }
+}
+
+TEST_P(Plan, ABudgetOfExactlyThePlanIsEnoughAndAByteLessIsNot) {
+  const MemoryPlan planned = plan();
+  setup_.budget = {.device_bytes = planned.device_peak, .host_bytes = planned.host_peak};
+  EXPECT_NO_THROW(check_fits(planned, setup_.budget));
+  EXPECT_NO_THROW(run(2));
+
+  const auto refused = [&](MemoryBudget budget, const std::string& flag) {
+    try {
+      check_fits(planned, budget);
+      ADD_FAILURE() << "accepted without " << flag;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::budget);
+      EXPECT_NE(std::string(error.what()).find(flag), std::string::npos) << error.what();
+    }
+    setup_.budget = budget;
+    EXPECT_THROW(run(1), Error) << "the run itself would have fitted";
+  };
+  refused({.device_bytes = planned.device_peak - 1}, "--gpu-memory-budget");
+  if (planned.host_peak > 0) refused({.host_bytes = planned.host_peak - 1}, "--host-memory-budget");
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Plan, testing::ValuesIn(sharings()),
+                         [](const auto& info) { return info.param.name; });
+
+TEST(PlanOfAModel, NeedsNoneOfItsMemory) {
+  // 32 billion parameters: no machine that runs tests holds them.
+  const ModelConfig config = find_preset("qwen3-32b").value();
+  const ParamLayout layout(config);
+  const MemoryPlan plan = plan_memory(
+      {.config = config,
+       .layout = layout,
+       .actor = {.placement = ActorPlacement::streamed,
+                 .max_tokens_per_gpu = 4096,
+                 .max_tokens_per_step = 1 << 18,
+                 .max_sequences_per_step = 256,
+                 .max_sequence_length = 2048},
+       .engine = {.max_total_tokens = 1 << 17, .max_context_len = 2048},
+       .handoff = {
+           .offload_train = true, .offload_rollout = true, .peak_device = PeakDevice::gpu}});
+  EXPECT_GT(plan.device_peak, layout.elements() * 2);  // the engine's weights
+  EXPECT_GT(plan.host_peak,
+            layout.elements() * (4 + 8 + 2));  // weight and low half, moments, gradient
+  EXPECT_EQ(plan.events.front().name, "load");
+}
+
+TEST(PlanOfPeaks, OnTheCpuTheDeviceHoldsOneSideOnly) {
+  ColocateRig::Setup setup;
+  const ParamLayout layout(setup.config);
+  std::map<std::string, int64_t> peaks;
+  for (const Sharing& sharing : sharings())
+    peaks[sharing.name] = plan_memory({.config = setup.config,
+                                       .layout = layout,
+                                       .actor = colocated_actor(sharing.placement),
+                                       .engine = setup.engine,
+                                       .handoff = sharing.handoff})
+                              .device_peak;
+  EXPECT_LT(peaks["cpu_loaded"], peaks["no_offload"]);
+  EXPECT_LE(peaks["cpu_streamed"], peaks["gpu_streamed"]);
+  EXPECT_LE(peaks["cpu_loaded"], peaks["gpu_loaded"]);
+  EXPECT_LT(peaks["cpu_streamed"], peaks["cpu_loaded"]);
+}
+
+}  // namespace
+}  // namespace miles
