@@ -18,6 +18,11 @@ ActorModel::ActorModel(const ActorOptions& options, const ModelConfig& config,
       buffers_(options_, config, layout, memory, copies_),
       optimizer_(options.optimizer, config, layout, store_) {}
 
+ActorModel::~ActorModel() {
+  for (Stream* stream : {compute_.get(), copies_.to_device.get(), copies_.to_host.get()})
+    stream->synchronize();
+}
+
 Exec ActorModel::exec() { return {memory_.device, *compute_, buffers_.workspace()}; }
 
 // --- content ---

@@ -31,6 +31,10 @@ class ActorModel {
   /// Takes the memory that is at rest; `config` and `layout` outlive it. Loads nothing.
   ActorModel(const ActorOptions& options, const ModelConfig& config, const ParamLayout& layout,
              Memory memory);
+  /// Waits for copies that are on their way: the memory they name goes with it.
+  ~ActorModel();
+  ActorModel(const ActorModel&) = delete;
+  ActorModel& operator=(const ActorModel&) = delete;
 
   /// Has `fill` write the flat weights (host memory), and starts the optimizer afresh. With a reference,
   /// it becomes a copy of them.

@@ -97,11 +97,16 @@ std::span<std::byte> StepBuffers::workspace() const {
 
 void StepBuffers::commit(Stream& stream) {
   if (activations_.committed()) return;
-  activations_.commit();
-  accumulators_.commit();
-  working_.commit();
-  residual_home_.commit();
-  residuals_->onload();
+  try {
+    activations_.commit();
+    accumulators_.commit();
+    working_.commit();
+    residual_home_.commit();
+    residuals_->onload();
+  } catch (...) {  // all of it or nothing
+    release();
+    throw;
+  }
   Arena activations(activations_.data(), activations_.bytes());
   Arena accumulators(accumulators_.data(), accumulators_.bytes());
   Arena working(working_.data(), working_.bytes());

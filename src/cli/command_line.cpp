@@ -1,11 +1,19 @@
 #include "cli/command_line.h"
 
+#include <fmt/ranges.h>
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
 #include <iostream>
+#include <regex>
 
 namespace miles {
 
 CommandLine::CommandLine(const std::string& command, const std::string& description)
     : app_(description, "miles " + command), command_(command) {
+  // As everywhere: what is given last counts. Lists take all (declared so where they are).
+  app_.option_defaults()->take_last();
   app_.set_config("--config", "", "TOML file with flags (names without dashes); flags given here win")
       ->configurable(false);
   app_.allow_config_extras(CLI::config_extras_mode::error);
@@ -43,6 +51,52 @@ void CommandLine::resolve(const std::string& flag, const std::string& value) {
   option->add_result(value);
 }
 
-std::string CommandLine::to_toml() const { return app_.config_to_str(true, false); }
+namespace {
+
+/// As TOML: numbers and truth values bare, everything else quoted.
+std::string toml_value(const std::string& text) {
+  static const std::regex bare("true|false|[-+]?([0-9]+|[0-9]+\\.[0-9]*|\\.[0-9]+)([eE][-+]?[0-9]+)?");
+  return std::regex_match(text, bare) ? text : nlohmann::json(text).dump();
+}
+
+std::string toml_value(const std::vector<std::string>& words) {
+  std::vector<std::string> values;
+  for (const std::string& word : words) values.push_back(toml_value(word));
+  return fmt::format("[{}]", fmt::join(values, ", "));
+}
+
+/// A flag without a value: whether it holds. One declared as "!--name" sets false when it is given.
+std::string switch_value(const CLI::Option& option) {
+  const bool given = option.count() > 0;
+  if (option.check_fname(option.get_lnames().front())) return given ? "true" : "false";
+  return given ? option.results().front() : "false";
+}
+
+}  // namespace
+
+std::string CommandLine::to_toml() const {
+  std::map<std::string, std::vector<std::string>> lines;  // by group
+  for (const CLI::Option* option : app_.get_options()) {
+    if (!option->get_configurable() || option->get_lnames().empty() || option->get_group().empty())
+      continue;
+    std::string value;
+    if (option->get_expected_max() == 0)
+      value = switch_value(*option);
+    else if (option->get_expected_max() > 1)
+      value = option->count() > 0 ? toml_value(option->results()) : "";
+    else if (option->count() > 0)
+      value = toml_value(option->results().back());
+    else if (!option->get_default_str().empty())
+      value = toml_value(option->get_default_str());
+    // What was left open and has no default does not appear.
+    if (!value.empty())
+      lines[option->get_group()].push_back(
+          fmt::format("{} = {}", option->get_lnames().front(), value));
+  }
+  std::string text = fmt::format("# miles {} --config FILE repeats this\n", command_);
+  for (const auto& [group, entries] : lines)
+    text += fmt::format("\n# {}\n{}\n", group, fmt::join(entries, "\n"));
+  return text;
+}
 
 }  // namespace miles

@@ -105,7 +105,7 @@ void add_eval_set_flags(CommandLine& line, EvalConfig& config) {
   const std::string group = "Evaluation";
   app.add_option("--eval-prompt-data", config.prompt_data, "NAME PATH [NAME PATH ...]")
       ->type_name("NAME PATH")
-      ->group(group);
+      ->take_all()->group(group);
   app.add_option("--n-samples-per-eval-prompt", config.n_samples_per_prompt, "samples a prompt")
       ->check(CLI::PositiveNumber)
       ->group(group)

@@ -29,7 +29,7 @@ void add_flags(CommandLine& line, GenerateFlags& flags) {
   add_model_flags(line, flags.model);
   const std::string group = "Generation";
   SamplingParams& sampling = flags.sampling;
-  app.add_option("--prompt", flags.prompts, "text; may be given again; \"\" begins with BOS alone")->group(group);
+  app.add_option("--prompt", flags.prompts, "text; may be given again; \"\" begins with BOS alone")->take_all()->group(group);
   app.add_option("--prompt-file", flags.prompt_file, "one prompt: the file's content")->group(group);
   app.add_option("--n", flags.n, "samples a prompt")->check(CLI::PositiveNumber)->group(group)->capture_default_str();
   app.add_option("--max-new-tokens", sampling.max_new_tokens, "")->check(CLI::NonNegativeNumber)->group(group)->capture_default_str();
@@ -37,8 +37,8 @@ void add_flags(CommandLine& line, GenerateFlags& flags) {
   app.add_option("--top-k", sampling.top_k, "-1: all")->group(group)->capture_default_str();
   app.add_option("--top-p", sampling.top_p, "")->group(group)->capture_default_str();
   app.add_option("--min-p", sampling.min_p, "")->group(group)->capture_default_str();
-  app.add_option("--stop", sampling.stop, "strings that end a response")->group(group);
-  app.add_option("--stop-token-ids", sampling.stop_token_ids, "ids that end a response")->group(group);
+  app.add_option("--stop", sampling.stop, "strings that end a response")->take_all()->group(group);
+  app.add_option("--stop-token-ids", sampling.stop_token_ids, "ids that end a response")->take_all()->group(group);
   app.add_flag("--ignore-eos", sampling.ignore_eos, "")->group(group);
   app.add_option("--sampling-seed", flags.sampling_seed, "of the draws")->group(group)->capture_default_str();
   app.add_flag("--json", flags.json, "one JSON line a response, with ids and log-probs")->group(group);

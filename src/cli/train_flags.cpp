@@ -34,9 +34,9 @@ void add_rollout_flags(CLI::App& app, TrainConfig& config, BatchSizeFlags& batch
   app.add_option("--rollout-top-k", rollout.top_k, "-1: all")->group(group)->capture_default_str();
   app.add_option("--rollout-min-p", rollout.min_p, "")
       ->check(CLI::Range(0.0, 1.0))->group(group)->capture_default_str();
-  app.add_option("--rollout-stop", rollout.stop, "strings that end a response")->group(group);
+  app.add_option("--rollout-stop", rollout.stop, "strings that end a response")->take_all()->group(group);
   app.add_option("--rollout-stop-token-ids", rollout.stop_token_ids, "ids that end a response")
-      ->group(group);
+      ->take_all()->group(group);
   app.add_flag("--rollout-ignore-eos", rollout.ignore_eos, "the model's end does not end a response")
       ->group(group);
   app.add_option("--rollout-max-prompt-len", rollout.max_prompt_len, "tokens; longer prompts are skipped")

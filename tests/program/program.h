@@ -1,0 +1,38 @@
+// Running the program as a user does.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "nlohmann/json.hpp"
+
+namespace miles::test {
+
+struct Outcome {
+  int exit_code = 0;   // 128 + signal when it was killed
+  std::string out;     // stdout
+  std::string log;     // stderr
+};
+
+/// Runs `miles ARGUMENTS…` to its end.
+Outcome run_miles(const std::vector<std::string>& arguments);
+
+/// Starts it, and kills it (SIGKILL) as soon as `path` has at least `lines` lines.
+void run_and_kill(const std::vector<std::string>& arguments, const std::filesystem::path& path,
+                  int lines);
+
+/// Flags of a small training run on sums with random weights: six rollouts of 2 prompts × 4 samples.
+std::vector<std::string> small_run(const std::filesystem::path& run_dir);
+
+/// `base` with `more` behind it.
+std::vector<std::string> with(std::vector<std::string> base, const std::vector<std::string>& more);
+
+/// The lines of a .jsonl file.
+std::vector<nlohmann::json> json_lines(const std::filesystem::path& path);
+
+/// What must be equal between two runs: per rollout loss, gradient norm, reward and difference of log-probs,
+/// and every sample's tokens.
+std::vector<std::string> numbers_of(const std::filesystem::path& run_dir);
+
+}  // namespace miles::test

@@ -1,0 +1,236 @@
+// The program from outside: what a user runs, kills and resumes.
+#include <gtest/gtest.h>
+
+#include <fmt/format.h>
+
+#include <fstream>
+#include <regex>
+
+#include "base/file.h"
+#include "tests/program/program.h"
+#include "tests/support/shared.h"
+
+namespace miles::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+const std::vector<std::string> kCpuPeak = {"--colocate"};
+const std::vector<std::string> kGpuPeak = {"--colocate", "--colocate-memory-peak-device", "gpu"};
+
+std::vector<std::string> events_of(const fs::path& run_dir, int64_t rollout) {
+  std::vector<std::string> names;
+  for (const auto& line : json_lines(run_dir / "memory.jsonl"))
+    if (line["rollout_id"] == rollout) names.push_back(line["event"]);
+  return names;
+}
+
+TEST(Train, GivesTheSameBitsTwiceAndInEveryMemoryMode) {
+  const ScratchDir dir;
+  ASSERT_EQ(run_miles(small_run(dir / "a")).exit_code, 0);
+  const auto expected = numbers_of(dir / "a");
+  ASSERT_EQ(expected.size(), 6 + 48);
+  ASSERT_EQ(run_miles(small_run(dir / "b")).exit_code, 0);
+  EXPECT_EQ(numbers_of(dir / "b"), expected);
+  ASSERT_EQ(run_miles(with(small_run(dir / "c"), kCpuPeak)).exit_code, 0);
+  EXPECT_EQ(numbers_of(dir / "c"), expected);
+  ASSERT_EQ(run_miles(with(small_run(dir / "d"), kGpuPeak)).exit_code, 0);
+  EXPECT_EQ(numbers_of(dir / "d"), expected);
+}
+
+TEST(Train, IsExactlyOnPolicyInBothTypes) {
+  for (const char* dtype : {"float32", "bfloat16"}) {
+    const ScratchDir dir;
+    // A cache for two samples only forces preemption; chunks of 3 cut every prompt.
+    const auto run = with(small_run(dir / "a"), {"--dtype", dtype, "--max-total-tokens", "28", "--page-size",
+                                                 "2", "--chunked-prefill-size", "3",
+                                                 "--check-weight-update-equal"});
+    const Outcome outcome = run_miles(with(run, kGpuPeak));
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.log;
+    for (const auto& line : json_lines(dir / "a" / "metrics.jsonl"))
+      EXPECT_EQ(line["train/train_rollout_logprob_abs_diff"], 0.0) << dtype;
+  }
+}
+
+TEST(Train, AnotherMicroBatchSizeChangesOnlyTheRounding) {
+  const ScratchDir dir;
+  ASSERT_EQ(run_miles(with(small_run(dir / "a"), {"--max-tokens-per-gpu", "14"})).exit_code, 0);
+  ASSERT_EQ(run_miles(with(small_run(dir / "b"), {"--max-tokens-per-gpu", "100"})).exit_code, 0);
+  const auto a = json_lines(dir / "a" / "metrics.jsonl"), b = json_lines(dir / "b" / "metrics.jsonl");
+  const auto samples_a = json_lines(dir / "a" / "samples.jsonl");
+  const auto samples_b = json_lines(dir / "b" / "samples.jsonl");
+  EXPECT_NEAR(a[0]["train/grad_norm"].get<double>(), b[0]["train/grad_norm"].get<double>(),
+              1e-4 * b[0]["train/grad_norm"].get<double>());
+  for (size_t i = 0; i < 8; ++i) EXPECT_EQ(samples_a[i]["tokens"], samples_b[i]["tokens"]);
+}
+
+TEST(Train, ResumesAfterAKillWithTheSameBits) {
+  const ScratchDir dir;
+  ASSERT_EQ(run_miles(with(small_run(dir / "whole"), kGpuPeak)).exit_code, 0);
+  const auto expected = numbers_of(dir / "whole");
+  for (const int lines : {2, 4}) {
+    const fs::path run = dir / fmt::format("killed{}", lines), save = dir / fmt::format("save{}", lines);
+    const auto flags = with(with(small_run(run), kGpuPeak), {"--save", save.string(), "--save-interval", "1"});
+    run_and_kill(flags, run / "metrics.jsonl", lines);
+    const Outcome outcome = run_miles(with(flags, {"--load", save.string()}));
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.log;
+    EXPECT_NE(outcome.log.find("resumed from"), std::string::npos);
+    EXPECT_EQ(numbers_of(run), expected) << "killed after " << lines;
+  }
+}
+
+TEST(Train, KeepsTheOrderOfTheHandoff) {
+  const ScratchDir dir;
+  ASSERT_EQ(run_miles(with(small_run(dir / "gpu"), kGpuPeak)).exit_code, 0);
+  EXPECT_EQ(events_of(dir / "gpu", 1),
+            (std::vector<std::string>{"rollout.generate", "rollout.offload_kv", "actor.onload",
+                                      "rollout.offload_weights", "actor.train", "actor.clear_memory",
+                                      "rollout.onload_weights", "actor.offload",
+                                      "actor.update_weights", "rollout.onload_kv"}));
+  // Nobody generates after the last rollout.
+  EXPECT_EQ(events_of(dir / "gpu", 5).back(), "actor.train");
+  ASSERT_EQ(run_miles(with(small_run(dir / "cpu"), kCpuPeak)).exit_code, 0);
+  EXPECT_EQ(events_of(dir / "cpu", 1),
+            (std::vector<std::string>{"rollout.generate", "rollout.offload_kv",
+                                      "rollout.offload_weights", "actor.onload", "actor.train",
+                                      "actor.offload", "rollout.onload_weights",
+                                      "actor.update_weights", "rollout.onload_kv"}));
+}
+
+TEST(Train, RefusesABudgetOneByteBelowThePlannedPeak) {
+  const ScratchDir dir;
+  const auto run = with(small_run(dir / "a"), kGpuPeak);
+  const Outcome refused = run_miles(with(run, {"--gpu-memory-budget", "4096"}));
+  EXPECT_EQ(refused.exit_code, 4);
+  std::smatch need;
+  ASSERT_TRUE(std::regex_search(refused.log, need, std::regex("needs [^(]*\\((\\d+) bytes\\)"))) << refused.log;
+  const int64_t bytes = std::stoll(need[1]);
+  const Outcome one_less = run_miles(with(run, {"--gpu-memory-budget", std::to_string(bytes - 1)}));
+  EXPECT_EQ(one_less.exit_code, 4);
+  EXPECT_FALSE(fs::exists(dir / "a")) << "something was written before the refusal";
+  const Outcome exact = run_miles(with(run, {"--gpu-memory-budget", std::to_string(bytes)}));
+  EXPECT_EQ(exact.exit_code, 0) << exact.log;
+  int64_t peak = 0;
+  for (const auto& line : json_lines(dir / "a" / "memory.jsonl"))
+    peak = std::max(peak, line["device_peak"].get<int64_t>());
+  EXPECT_EQ(peak, bytes);
+}
+
+TEST(Train, HoldsMemoryFlatOverManyRollouts) {
+  const ScratchDir dir;
+  const Outcome outcome = run_miles(with(with(small_run(dir / "a"), kGpuPeak), {"--num-rollout", "200"}));
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.log;
+  std::vector<int64_t> device, resident;
+  for (const auto& line : json_lines(dir / "a" / "memory.jsonl")) {
+    if (line["event"] != "rollout.onload_kv" || line["rollout_id"] < 20) continue;
+    device.push_back(line["device_total"]);
+    resident.push_back(line["resident_set"]);
+  }
+  ASSERT_EQ(device.size(), 179);
+  EXPECT_EQ(device.front(), device.back());
+  EXPECT_LT(resident.back(), resident.front() + (1 << 20));
+}
+
+TEST(Train, ConfigTomlRepeatsTheRun) {
+  const ScratchDir dir;
+  ASSERT_EQ(run_miles(with(small_run(dir / "a"), kGpuPeak)).exit_code, 0);
+  const auto expected = numbers_of(dir / "a");
+  fs::copy(dir / "a" / "config.toml", dir / "config.toml");
+  fs::remove_all(dir / "a");
+  const Outcome again = run_miles({"train", "--config", (dir / "config.toml").string()});
+  ASSERT_EQ(again.exit_code, 0) << again.log;
+  EXPECT_EQ(numbers_of(dir / "a"), expected);
+}
+
+struct Refusal {
+  std::vector<std::string> flags;
+  int exit_code;
+  std::string says;
+};
+
+TEST(Train, RefusesWhatCannotWorkBeforeItStarts) {
+  const std::vector<Refusal> refusals = {
+      {{"--colocate-memory-peak-device", "gpu"}, 2, "--colocate"},
+      {{"--colocate", "--no-offload-train", "--colocate-memory-peak-device", "gpu"}, 2, "--offload-train"},
+      {{"--colocate", "--colocate-memory-peak-device", "gpu", "--use-critic"}, 2, "critic"},
+      {{"--lora-rank", "8"}, 2, "full-parameter training only"},
+      {{"--n-samples-per-prompt", "1"}, 2, "n-samples-per-prompt"},
+      {{"--global-batch-size", "3"}, 2, "global"},
+      {{"--max-tokens-per-gpu", "5"}, 2, "--max-tokens-per-gpu"},
+      {{"--rollout-temperature", "0"}, 2, "--rollout-temperature"},
+      {{"--eval-interval", "1"}, 2, "--eval-prompt-data"},
+      {{"--save-interval", "1"}, 2, "--save"},
+      {{"--prompt-data", "/nowhere.jsonl"}, 3, "/nowhere.jsonl"},
+      {{"--load", "/nowhere"}, 3, "--load"},
+      {{"--model", "qwen3-0.7b"}, 2, "qwen3-0.6b"},
+      {{"--device", "cuda"}, 5, "cuda"},
+      {{"--no-such-flag"}, 2, "no-such-flag"},
+      {{"--rollout-max-prompt-len", "1"}, 3, "--rollout-max-prompt-len"},
+  };
+  for (const Refusal& refusal : refusals) {
+    const ScratchDir dir;
+    auto run = small_run(dir / "a");
+    for (size_t i = 0; i < refusal.flags.size(); ++i) {
+      const auto given = std::find(run.begin(), run.end(), refusal.flags[i]);
+      if (given != run.end() && i + 1 < refusal.flags.size()) run.erase(given, given + 2);
+    }
+    const Outcome outcome = run_miles(with(run, refusal.flags));
+    EXPECT_EQ(outcome.exit_code, refusal.exit_code) << refusal.flags[0] << '\n' << outcome.log;
+    EXPECT_NE(outcome.log.find(refusal.says), std::string::npos) << refusal.flags[0] << '\n' << outcome.log;
+    EXPECT_FALSE(fs::exists(dir / "a")) << refusal.flags[0];
+  }
+}
+
+TEST(Train, APresetWithoutWeightsSaysSo) {
+  const Outcome outcome = run_miles({"generate", "--model", "qwen3-0.6b", "--prompt", "x"});
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_NE(outcome.log.find("--init-random"), std::string::npos);
+}
+
+TEST(Train, MasksSamplesWhoseRewardFails) {
+  const ScratchDir dir;
+  // Every third answer is no reward.
+  std::ofstream(dir / "rm.sh") << "n=0\nwhile read -r line; do n=$((n+1)); id=${line#*\\\"id\\\":}; id=${id%%,*}\n"
+                                  "if [ $((n % 3)) = 0 ]; then echo \"{\\\"id\\\":$id,\\\"reward\\\":null}\"; "
+                                  "else echo \"{\\\"id\\\":$id,\\\"reward\\\":$((n % 2))}\"; fi; done\n";
+  const Outcome outcome = run_miles(with(small_run(dir / "a"), {"--custom-rm-command", "sh " + (dir / "rm.sh").string()}));
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.log;
+  for (const auto& line : json_lines(dir / "a" / "metrics.jsonl")) {
+    EXPECT_GT(line["rollout/reward_error"].get<double>(), 0);
+    EXPECT_FALSE(line["train/loss"].is_null());
+  }
+}
+
+TEST(Generate, TellsTheStory) {
+  MILES_NEED_SHARED("models/stories260K");
+  const Outcome outcome = run_miles({"generate", "--hf-checkpoint", (shared_dir() / "models/stories260K").string(),
+                                     "--prompt", "", "--temperature", "0", "--max-new-tokens", "120"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.log;
+  EXPECT_TRUE(outcome.out.starts_with("Once upon a time, there was a little girl named Lily. She loved to play outside "
+                                      "in the park. One day, she saw a big, red ball.")) << outcome.out;
+}
+
+TEST(Inspect, KnowsModelsRunsAndCheckpoints) {
+  const ScratchDir dir;
+  ASSERT_EQ(run_miles(with(small_run(dir / "run"), {"--save", (dir / "save").string()})).exit_code, 0);
+  for (const auto& [path, says] : {std::pair{dir / "run", "a run"}, {dir / "save", "a checkpoint"},
+                                   {dir / "save" / "iter_0000005" / "hf", "a Hugging Face model"}}) {
+    const Outcome outcome = run_miles({"inspect", path.string()});
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.log;
+    EXPECT_NE(outcome.out.find(says), std::string::npos) << outcome.out;
+  }
+  EXPECT_EQ(run_miles({"inspect", dir.path().string()}).exit_code, 3);
+}
+
+TEST(Checkpoints, AHalfWrittenOneIsNeverChosen) {
+  const ScratchDir dir;
+  const auto flags = with(small_run(dir / "run"), {"--save", (dir / "save").string(), "--save-interval", "2"});
+  ASSERT_EQ(run_miles(with(flags, {"--num-rollout", "2"})).exit_code, 0);
+  fs::create_directories(dir / "save" / "iter_0000009");  // half-written: no run_state.json
+  const Outcome resumed = run_miles(with(flags, {"--load", (dir / "save").string()}));
+  EXPECT_EQ(resumed.exit_code, 0) << resumed.log;
+  EXPECT_NE(resumed.log.find("iter_0000001"), std::string::npos) << resumed.log;
+}
+
+}  // namespace
+}  // namespace miles::test
