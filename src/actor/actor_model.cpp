@@ -90,6 +90,7 @@ void ActorModel::clear_memory() {
   buffers_.release();
   store_.gradients().offload();
   store_.release_gradients();
+  if (options_.with_reference) store_.reference().offload();  // there only after an exception
 }
 
 void ActorModel::offload() {

@@ -45,6 +45,8 @@ struct StepPlan {
 class Scheduler {
  public:
   explicit Scheduler(const SchedulerOptions& options);
+  Scheduler(const Scheduler&) = delete;  // prompts_ refers to blocks_
+  Scheduler& operator=(const Scheduler&) = delete;
 
   /// Whether a sequence with keys of that many tokens fits when it is alone.
   bool fits(int64_t tokens) const { return blocks_.pages_for(tokens) <= blocks_.pages(); }

@@ -48,6 +48,10 @@ struct Case {
   ActorPlacement placement;
 };
 
+void PrintTo(const Case& one, std::ostream* out) {
+  *out << one.name << ' ' << test::name_of(one.placement);
+}
+
 class ReferenceSteps : public testing::TestWithParam<Case> {
  protected:
   bool grpo() const { return GetParam().name == "grpo"; }
@@ -183,7 +187,7 @@ TEST_P(ReferenceSteps, ThreeStepsAsPyTorchTakesThem) {
     }
     const auto log_probs = joined(actor.log_probs(Policy::actor, samples, loss.temperature));
     EXPECT_LE(largest_difference(log_probs, std::span(expected).subspan(step * rows, rows)),
-              step == 0 ? 1e-5 : 1e-3)
+              step == 0 ? 1e-5 : 1e-2)  // a relative 1e-6 in the first weights moves them by 4e-3
         << "log-probs before step " << step;
     expect_step(actor.train_step(samples, loss), step);
   }
