@@ -7,6 +7,7 @@ namespace miles {
 int train_command(int argc, const char* const* argv);
 int generate_command(int argc, const char* const* argv);
 int eval_command(int argc, const char* const* argv);
+int report_command(int argc, const char* const* argv);
 int inspect_command(int argc, const char* const* argv);
 
 }  // namespace miles

@@ -18,6 +18,7 @@ usage: miles COMMAND [flags]
   train      the colocated loop: generate, score, train, hand over
   generate   responses to prompts, from a model
   eval       a model's reward on a data set
+  report     a run's report, its reward curve and memory peaks
   inspect    what a model directory, checkpoint or run directory holds
 
   miles COMMAND --help     the command's flags
@@ -34,6 +35,7 @@ struct Command {
 constexpr Command kCommands[] = {{"train", miles::train_command},
                                  {"generate", miles::generate_command},
                                  {"eval", miles::eval_command},
+                                 {"report", miles::report_command},
                                  {"inspect", miles::inspect_command}};
 
 int run(int argc, const char* const* argv) {
@@ -52,7 +54,7 @@ int run(int argc, const char* const* argv) {
     std::fputs(kUsage, stderr);
     return 2;
   }
-  miles::fail(miles::ErrorCode::flags, "no command '{}'; there are train, generate, eval and inspect", word);
+  miles::fail(miles::ErrorCode::flags, "no command '{}'; there are train, generate, eval, report and inspect", word);
 }
 
 }  // namespace

@@ -117,7 +117,8 @@ TYPED_TEST(AdamW, AnySplitOfARunAndAnyThreadsGiveTheSameBits) {
   Training<TypeParam> whole(n), parts(n), serial(n);
   with_threads(2, [&] { whole.step(0, n); });
   with_threads(1, [&] { serial.step(0, n); });
-  for (int64_t begin = 0; begin < n; begin += 777) parts.step(begin, std::min<int64_t>(777, n - begin));
+  for (int64_t begin = 0; begin < n; begin += 777)
+    parts.step(begin, std::min<int64_t>(777, n - begin));
   for (const Training<TypeParam>* other : {&parts, &serial}) {
     EXPECT_TRUE(same_bits(whole.param, other->param));
     EXPECT_TRUE(same_bits(whole.low, other->low));

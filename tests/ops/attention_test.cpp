@@ -99,7 +99,10 @@ class Attention : public ::testing::Test {
     const auto order = permutation(pages, 17, static_cast<uint64_t>(page_size));
     const int64_t row = e_.kv_heads * e_.dim;
     Keys keys = {Values<T>(static_cast<size_t>(pages * page_size * row), from_float<T>(NAN)),
-                 {}, {}, {}, static_cast<int>(page_size)};
+                 {},
+                 {},
+                 {},
+                 static_cast<int>(page_size)};
     keys.v = keys.k;
     const auto begins = e_.begins();
     for (int64_t b = 0; b < e_.sequences(); ++b)
@@ -160,10 +163,10 @@ class Attention : public ::testing::Test {
          .v_pool = tensor(keys.v, {slots, e_.kv_heads, e_.dim}),
          .query_begin = tensor(query_begin),
          .context = tensor(context),
-         .page_table = paged ? tensor(keys.page_table,
-                                      {sequences, static_cast<int64_t>(keys.page_table.size()) /
-                                                      sequences})
-                             : Tensor(),
+         .page_table =
+             paged ? tensor(keys.page_table,
+                            {sequences, static_cast<int64_t>(keys.page_table.size()) / sequences})
+                   : Tensor(),
          .kv_begin = paged ? Tensor() : tensor(keys.kv_begin),
          .page_size = keys.page_size,
          .scale = e_.scale(),
@@ -282,9 +285,12 @@ TYPED_TEST(Attention, BackwardIsTheDerivative) {
     };
     // The forward's output is rounded to T before rowsum(dout ∘ out) is taken from it.
     const Tolerance tolerance = {kUnit<T>, 8 * kUnit<T> + 5e-5};
-    expect_near(got.dq, differences(q, [&](const auto& x) { return loss(x, k, v); }), tolerance, "dq");
-    expect_near(got.dk, differences(k, [&](const auto& x) { return loss(q, x, v); }), tolerance, "dk");
-    expect_near(got.dv, differences(v, [&](const auto& x) { return loss(q, k, x); }), tolerance, "dv");
+    expect_near(got.dq, differences(q, [&](const auto& x) { return loss(x, k, v); }), tolerance,
+                "dq");
+    expect_near(got.dk, differences(k, [&](const auto& x) { return loss(q, x, v); }), tolerance,
+                "dk");
+    expect_near(got.dv, differences(v, [&](const auto& x) { return loss(q, k, x); }), tolerance,
+                "dv");
   }
 }
 

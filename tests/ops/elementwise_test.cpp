@@ -45,7 +45,9 @@ TEST(Cast, WideningIsExactAndEqualTypesAreCopied) {
   EXPECT_TRUE(same_bits(cast_all<BFloat16, BFloat16>(x), x));
 }
 
-TEST(Cast, AnEmptyRunIsAllowed) { EXPECT_TRUE((cast_all<float, BFloat16>({})).empty()); }
+TEST(Cast, AnEmptyRunIsAllowed) {
+  EXPECT_TRUE((cast_all<float, BFloat16>({})).empty());
+}
 
 template <class T>
 class Add : public ::testing::Test {};

@@ -19,12 +19,12 @@ TYPED_TEST(Embedding, GathersRowsAndScattersThemBack) {
     Values<int32_t> ids = {6, 0, 3};
     Values<T> y(static_cast<size_t>(3 * columns)), back(table.size());
     Exec exec = this->bench_.exec();
-    embedding(exec, {.ids = tensor(ids),
-                     .table = tensor(table, {7, columns}),
-                     .y = tensor(y, {3, columns})});
-    scatter_rows(exec, {.ids = tensor(ids),
-                        .y = tensor(y, {3, columns}),
-                        .table = tensor(back, {7, columns})});
+    embedding(
+        exec,
+        {.ids = tensor(ids), .table = tensor(table, {7, columns}), .y = tensor(y, {3, columns})});
+    scatter_rows(
+        exec,
+        {.ids = tensor(ids), .y = tensor(y, {3, columns}), .table = tensor(back, {7, columns})});
     for (size_t n = 0; n < ids.size(); ++n) {
       const auto want = rows_of(table, columns, ids[n], 1);
       EXPECT_TRUE(same_bits(rows_of(y, columns, static_cast<int64_t>(n), 1), want));

@@ -83,9 +83,9 @@ TEST_F(LogProb, MatchesTheDefinitionAtEveryVocabulary) {
     const auto b = batch(5, vocab);
     const auto got = run(b);
     for (size_t n = 0; n < 5; ++n) {
-      const auto want = reference(
-          doubles(rows_of(b.logits, vocab, static_cast<int64_t>(n), 1)),
-          static_cast<size_t>(b.targets[n]), static_cast<double>(b.inverse_temperature[n]));
+      const auto want = reference(doubles(rows_of(b.logits, vocab, static_cast<int64_t>(n), 1)),
+                                  static_cast<size_t>(b.targets[n]),
+                                  static_cast<double>(b.inverse_temperature[n]));
       // |z| is up to about 40: a few roundings of that, and of a sum of e^z relative to 1.
       EXPECT_NEAR(got.log_prob[n], want.log_prob, 2e-5) << vocab;
       EXPECT_NEAR(got.lse[n], want.lse, 2e-5) << vocab;

@@ -17,8 +17,9 @@ Values<float> rope_table(int64_t dim) {
   Values<float> rope(static_cast<size_t>(kPositions * dim));
   for (int64_t p = 0; p < kPositions; ++p)
     for (int64_t d = 0; d < dim / 2; ++d) {
-      const double angle = static_cast<double>(p) *
-                           std::pow(10000.0, -2.0 * static_cast<double>(d) / static_cast<double>(dim));
+      const double angle =
+          static_cast<double>(p) *
+          std::pow(10000.0, -2.0 * static_cast<double>(d) / static_cast<double>(dim));
       rope[static_cast<size_t>(p * dim + d)] = static_cast<float>(std::cos(angle));
       rope[static_cast<size_t>(p * dim + dim / 2 + d)] = static_cast<float>(std::sin(angle));
     }
@@ -148,7 +149,8 @@ TYPED_TEST(QkvSplit, MatchesTheDefinitionWithAndWithoutNorms) {
       const auto want = reference(doubles(b.qkv), heads, b.rope, b.positions, doubles(b.q_norm),
                                   doubles(b.k_norm));
       // Two roundings before the rotation and one after, of values up to about 8.
-      expect_near(this->run(b), want, {kUnit<T> + 1e-6, norms ? 20 * kUnit<T> : 8 * 0x1p-24}, "heads");
+      expect_near(this->run(b), want, {kUnit<T> + 1e-6, norms ? 20 * kUnit<T> : 8 * 0x1p-24},
+                  "heads");
     }
 }
 

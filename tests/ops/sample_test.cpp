@@ -85,10 +85,10 @@ TEST(Sample, FiltersKeepExactlyTheirSet) {
   EXPECT_LT(chi_square(draw_many(kLogits, {.top_p = 0.85F, .seed = 7}, 20000), likeliest(5)), 18.5);
   // e^(1/4 − 2) = 0.174 stays, e^(0 − 2) = 0.135 goes.
   EXPECT_LT(chi_square(draw_many(kLogits, {.min_p = 0.15F, .seed = 8}, 20000), likeliest(5)), 18.5);
-  EXPECT_LT(chi_square(draw_many(kLogits, {.top_k = 7, .top_p = 0.85F, .min_p = 0.01F, .seed = 9},
-                                 20000),
-                       likeliest(5)),
-            18.5);
+  EXPECT_LT(
+      chi_square(draw_many(kLogits, {.top_k = 7, .top_p = 0.85F, .min_p = 0.01F, .seed = 9}, 20000),
+                 likeliest(5)),
+      18.5);
 }
 
 TEST(Sample, TiesAtAFilterGoToTheLowerId) {
@@ -147,8 +147,8 @@ TEST(Sample, ADrawDependsOnNothingButItsRow) {
 TEST(Sample, SeedStreamAndPositionEachChangeTheDraw) {
   const Values<float> flat(4096, 0);
   std::set<int32_t> tokens;
-  for (const SampleRow& row : {SampleRow{}, SampleRow{.seed = 1}, SampleRow{.stream = 1},
-                               SampleRow{.position = 1}})
+  for (const SampleRow& row :
+       {SampleRow{}, SampleRow{.seed = 1}, SampleRow{.stream = 1}, SampleRow{.position = 1}})
     tokens.insert(draw(flat, {row})[0]);
   EXPECT_EQ(tokens.size(), 4U);
 }
@@ -159,7 +159,8 @@ TEST(Sample, ImpossibleTokensAreNeverDrawn) {
   logits[1100] = 0;
   logits[1499] = 0;
   for (const SampleRow& row : {SampleRow{}, SampleRow{.top_p = 0.99F}, SampleRow{.top_k = 900}})
-    for (const int32_t token : draw_many(logits, row, 50)) EXPECT_TRUE(token == 1100 || token == 1499);
+    for (const int32_t token : draw_many(logits, row, 50))
+      EXPECT_TRUE(token == 1100 || token == 1499);
 }
 
 TEST(Sample, ARowWithoutAnyPossibleTokenGivesMinusOne) {

@@ -11,7 +11,9 @@ namespace {
 
 using namespace miles::simd_test;
 
-float exp_of(float x) { return vexp(splat(x))[0]; }
+float exp_of(float x) {
+  return vexp(splat(x))[0];
+}
 
 TEST(VectorExp, IsWithinTwoUlpOverTheWholeRange) {
   for (int i = 0; i <= 1000000; ++i) {

@@ -22,8 +22,8 @@ class Swiglu : public ::testing::Test {
     const int64_t rows = static_cast<int64_t>(gate_up.size()) / (2 * columns);
     Values<T> y(static_cast<size_t>(rows * columns));
     Exec exec = bench_.exec();
-    swiglu(exec, {.gate_up = tensor(gate_up, {rows, 2 * columns}),
-                  .y = tensor(y, {rows, columns})});
+    swiglu(exec,
+           {.gate_up = tensor(gate_up, {rows, 2 * columns}), .y = tensor(y, {rows, columns})});
     return y;
   }
   OpBench bench_;

@@ -141,6 +141,12 @@ class Forward {
   }
 
   int64_t stride() const { return stride_; }
+  /// Of one sequence.
+  int64_t work(int64_t sequence) const {
+    const int32_t* const query_begin = elements<int32_t>(a_.query_begin) + sequence;
+    return attention_work((query_begin[1] - query_begin[0]) * heads_,
+                          elements<int32_t>(a_.context)[sequence], dim_);
+  }
 
  private:
   KeyRows keys_of(int64_t sequence) const {
@@ -210,7 +216,9 @@ void run_all(Exec& exec, const AttentionArgs& args) {
   tasks.cut(heads / kv_heads, kRows, kv_heads);
   const ThreadScratch scratch = cut_scratch(exec, sequences, Scratch::floats(forward.stride()));
   const int64_t count = tasks.count();
-#pragma omp parallel for schedule(dynamic) num_threads(scratch.threads) if (count > 1)
+  int64_t work = 0;
+  for (int64_t b = 0; b < sequences; ++b) work += forward.work(b);
+#pragma omp parallel for schedule(dynamic) num_threads(scratch.threads) if (work > kSerialWork)
   for (int64_t i = 0; i < count; ++i)  // the last blocks of a sequence see the most keys: first
     forward.run(tasks.at(count - 1 - i), scratch.base + omp_get_thread_num() * scratch.floats);
 }

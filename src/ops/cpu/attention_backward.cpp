@@ -115,6 +115,11 @@ class Backward {
   }
 
   int64_t stride() const { return stride_; }
+  /// Of one sequence.
+  int64_t work(int64_t sequence) const {
+    const int64_t rows = tokens({sequence, 0, 0});
+    return attention_work(rows * heads_, rows, dim_);
+  }
 
  private:
   int64_t sequence_begin(const AttentionTask& task) const {
@@ -197,14 +202,16 @@ void run_all(Exec& exec, const AttentionBackwardArgs& args) {
   AttentionTasks tasks(reinterpret_cast<int32_t*>(exec.workspace.data()),
                        elements<int32_t>(args.query_begin), sequences);
   const ThreadScratch scratch = cut_scratch(exec, sequences, Scratch::floats(backward.stride()));
+  int64_t work = 0;
+  for (int64_t b = 0; b < sequences; ++b) work += backward.work(b);
   tasks.cut(1, kKeys, kv_heads);
   int64_t count = tasks.count();
-#pragma omp parallel for schedule(dynamic) num_threads(scratch.threads) if (count > 1)
+#pragma omp parallel for schedule(dynamic) num_threads(scratch.threads) if (work > kSerialWork)
   for (int64_t i = 0; i < count; ++i)  // a sequence's first keys have the most queries: first
     backward.run_keys(tasks.at(i), scratch.base + omp_get_thread_num() * scratch.floats);
   tasks.cut(heads / kv_heads, kRows, kv_heads);
   count = tasks.count();
-#pragma omp parallel for schedule(dynamic) num_threads(scratch.threads) if (count > 1)
+#pragma omp parallel for schedule(dynamic) num_threads(scratch.threads) if (work > kSerialWork)
   for (int64_t i = 0; i < count; ++i)
     backward.run_queries(tasks.at(count - 1 - i),
                          scratch.base + omp_get_thread_num() * scratch.floats);

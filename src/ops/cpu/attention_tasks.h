@@ -48,6 +48,15 @@ class AttentionTasks {
   int64_t kv_heads_ = 1;
 };
 
+/// Below this much work a pass runs on the caller's thread: waking others costs more.
+constexpr int64_t kSerialWork = 1 << 18;
+/// The work of `rows` query rows that see `keys` keys each: multiply-adds, and what a softmax
+/// costs.
+MILES_INLINE int64_t attention_work(int64_t rows, int64_t keys, int64_t dim) {
+  constexpr int64_t kLeastKeys = 64, kSoftmax = 32;
+  return rows * (keys + kLeastKeys) * (dim + kSoftmax);
+}
+
 /// The workspace after the task list, cut into equal pieces, one a thread.
 struct ThreadScratch {
   float* base;     // 64-byte aligned

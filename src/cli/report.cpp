@@ -1,0 +1,68 @@
+#include <filesystem>
+#include <iostream>
+
+#include "base/units.h"
+#include "cli/command_line.h"
+#include "cli/commands.h"
+#include "observe/json_lines.h"
+#include "observe/memory_timeline.h"
+#include "observe/report.h"
+#include "observe/text_chart.h"
+
+namespace miles {
+namespace {
+
+namespace fs = std::filesystem;
+
+void print_rewards(const fs::path& run) {
+  std::vector<double> rewards;
+  std::vector<std::vector<std::string>> evals;
+  for (const auto& line : read_json_lines(run / "metrics.jsonl")) {
+    const auto reward = line.find("rollout/raw_reward");
+    if (reward != line.end() && reward->is_number()) rewards.push_back(*reward);
+    for (const auto& [name, value] : line.items())
+      if (name.starts_with("eval/") && value.is_number() && name.find("-truncated") == std::string::npos)
+        evals.push_back({name, std::to_string(line["rollout_id"].get<int64_t>() + 1),
+                         fmt::format("{:.3f}", value.get<double>())});
+  }
+  std::cout << text_chart(rewards, {.title = "rollout/raw_reward", .y_min = 0.0, .y_max = {}, .x_label = "rollout"})
+            << '\n';
+  if (!evals.empty()) std::cout << text_table({"evaluation", "after rollouts", "reward"}, evals) << '\n';
+}
+
+/// "NAME=RUN_DIR": what one run's device and host held at most.
+std::vector<std::string> peaks_of(const std::string& item) {
+  const size_t equals = item.find('=');
+  if (equals == std::string::npos)
+    fail(ErrorCode::flags, "--compare {}: write NAME=RUN_DIR", item);
+  int64_t device = 0, host = 0;
+  for (const MemoryEvent& event : read_memory_timeline(fs::path(item.substr(equals + 1)) / "memory.jsonl")) {
+    device = std::max(device, event.device_peak);
+    host = std::max(host, event.host_peak);
+  }
+  return {item.substr(0, equals), format_bytes(device), format_bytes(host)};
+}
+
+}  // namespace
+
+int report_command(int argc, const char* const* argv) {
+  CommandLine line("report", "Writes a run's report.html again and shows its curve.");
+  std::string run;
+  std::vector<std::string> compare;
+  line.app().add_option("RUN_DIR", run, "directory of a run")->required();
+  line.app().add_option("--compare", compare, "NAME=RUN_DIR ...: a table of memory peaks")->take_all();
+  if (!line.parse(argc, argv)) return 0;
+  if (!fs::exists(fs::path(run) / "metrics.jsonl"))
+    fail(ErrorCode::data, "{}: no metrics.jsonl; pass the --run-dir of a run", run);
+  write_report(run);
+  print_rewards(run);
+  if (!compare.empty()) {
+    std::vector<std::vector<std::string>> rows;
+    for (const std::string& item : compare) rows.push_back(peaks_of(item));
+    std::cout << text_table({"memory mode", "device peak", "host peak"}, rows) << '\n';
+  }
+  std::cout << "report: " << (fs::path(run) / "report.html").string() << '\n';
+  return 0;
+}
+
+}  // namespace miles
