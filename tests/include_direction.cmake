@@ -1,3 +1,5 @@
+cmake_minimum_required(VERSION 3.25)
+
 # A folder of src/ may include itself and the folders before it in FOLDERS; actor/ and rollout/ never see each other.
 # Also: a header is at most 150 lines, a source at most 400; beyond that a concept wants its own name.
 set(failures "")

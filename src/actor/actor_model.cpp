@@ -23,7 +23,9 @@ ActorModel::~ActorModel() {
     stream->synchronize();
 }
 
-Exec ActorModel::exec() { return {memory_.device, *compute_, buffers_.workspace()}; }
+Exec ActorModel::exec() {
+  return {memory_.device, *compute_, buffers_.workspace()};
+}
 
 // --- content ---
 
@@ -43,8 +45,7 @@ void ActorModel::fill_at_rest(const Tensor& at_rest,
 void ActorModel::forget_device_copies() {
   weights_at_rest();
   store_.optimizer().flush();
-  for (BlockStore* blocks :
-       {&store_.weights().layers, &store_.weights().ends, &store_.optimizer()})
+  for (BlockStore* blocks : {&store_.weights().layers, &store_.weights().ends, &store_.optimizer()})
     blocks->invalidate();
 }
 
@@ -107,7 +108,8 @@ void ActorModel::begin_compute() {
 
 void ActorModel::begin_optimizer() {
   if (!store_.streamed()) return;
-  // The forward's and backward's buffers have done their part: the window of states takes their place.
+  // The forward's and backward's buffers have done their part: the window of states takes their
+  // place.
   compute_->synchronize();
   buffers_.release();
   store_.optimizer().onload();
@@ -148,9 +150,12 @@ std::vector<std::vector<float>> ActorModel::log_probs(Policy policy,
   if (reference) store_.reference().onload();
   Exec work = exec();
   buffers_.begin_step(work, micro_batches);
-  auto result = compute_log_probs({.exec = work, .config = config_, .layout = layout_,
+  auto result = compute_log_probs({.exec = work,
+                                   .config = config_,
+                                   .layout = layout_,
                                    .weights = reference ? store_.reference() : store_.weights(),
-                                   .buffers = buffers_, .micro_batches = micro_batches,
+                                   .buffers = buffers_,
+                                   .micro_batches = micro_batches,
                                    .temperature = temperature},
                                   samples);
   if (reference) store_.reference().offload();
@@ -167,8 +172,12 @@ StepResult ActorModel::train_step(std::span<const TrainSample> samples, const Lo
   begin_compute();
   Exec work = exec();
   buffers_.begin_step(work, micro_batches);
-  const Pass pass{.exec = work, .config = config_, .layout = layout_, .weights = store_.weights(),
-                  .buffers = buffers_, .micro_batches = micro_batches,
+  const Pass pass{.exec = work,
+                  .config = config_,
+                  .layout = layout_,
+                  .weights = store_.weights(),
+                  .buffers = buffers_,
+                  .micro_batches = micro_batches,
                   .temperature = loss.temperature};
   forward_layers(pass, Keep::all);
   const BackwardResult backward_result = backward(pass, store_, samples, loss);
@@ -178,9 +187,8 @@ StepResult ActorModel::train_step(std::span<const TrainSample> samples, const Lo
   result.skipped = !std::isfinite(result.grad_norm) || result.loss.tokens == 0;
   if (result.skipped) {
     ++skipped_steps_;
-    log::warn("optimizer step skipped: {}", result.loss.tokens == 0
-                                                ? "every token is masked"
-                                                : "gradients are not finite");
+    log::warn("optimizer step skipped: {}",
+              result.loss.tokens == 0 ? "every token is masked" : "gradients are not finite");
     return result;
   }
   begin_optimizer();

@@ -1,6 +1,6 @@
-// The trainer: the policy's weights and optimizer, log-probs and updates. What is on the device when is
-// decided from outside (colocate/), by onload, clear_memory and offload; all three are no-ops when there
-// is nothing to do.
+// The trainer: the policy's weights and optimizer, log-probs and updates. What is on the device
+// when is decided from outside (colocate/), by onload, clear_memory and offload; all three are
+// no-ops when there is nothing to do.
 #pragma once
 
 #include <filesystem>
@@ -16,10 +16,10 @@ namespace miles {
 /// One optimizer step.
 struct StepResult {
   LossReport loss;
-  double grad_norm = 0;       // before clipping
-  double learning_rate = 0;   // of this step
-  bool skipped = false;       // gradients were not finite, or no token counted: nothing changed
-  int64_t tokens = 0;         // in the step's samples
+  double grad_norm = 0;      // before clipping
+  double learning_rate = 0;  // of this step
+  bool skipped = false;      // gradients were not finite, or no token counted: nothing changed
+  int64_t tokens = 0;        // in the step's samples
   int micro_batches = 0;
 };
 
@@ -36,8 +36,8 @@ class ActorModel {
   ActorModel(const ActorModel&) = delete;
   ActorModel& operator=(const ActorModel&) = delete;
 
-  /// Has `fill` write the flat weights (host memory), and starts the optimizer afresh. With a reference,
-  /// it becomes a copy of them.
+  /// Has `fill` write the flat weights (host memory), and starts the optimizer afresh. With a
+  /// reference, it becomes a copy of them.
   void load_weights(const std::function<void(const Tensor& flat)>& fill);
   /// Replaces the reference alone.
   void load_reference(const std::function<void(const Tensor& flat)>& fill);
@@ -62,7 +62,8 @@ class ActorModel {
   int64_t optimizer_steps() const { return optimizer_.steps(); }
   int64_t skipped_steps() const { return skipped_steps_; }
 
-  /// Weights, optimizer state and counts, as trainer.safetensors in `directory`. Throws Error{data}.
+  /// Weights, optimizer state and counts, as trainer.safetensors in `directory`. Throws
+  /// Error{data}.
   void save_state(const std::filesystem::path& directory);
   /// Throws Error{data} when the file is damaged or of another model, dtype or format.
   void load_state(const std::filesystem::path& directory);

@@ -16,12 +16,12 @@ enum class ActorPlacement {
 };
 
 struct OptimizerOptions {
-  LrSchedule schedule;        // learning rate per step
+  LrSchedule schedule;  // learning rate per step
   float beta1 = 0.9F;
   float beta2 = 0.999F;
   float eps = 1e-8F;
-  float weight_decay = 0.01F; // matrices only
-  float clip_grad = 1.0F;     // largest global norm; 0: no clipping
+  float weight_decay = 0.01F;  // matrices only
+  float clip_grad = 1.0F;      // largest global norm; 0: no clipping
 };
 
 struct ActorOptions {

@@ -1,5 +1,5 @@
-// The trainer's state on disk: the flat weights, and per chunk the low halves and the moments, so that no
-// placement needs more than one chunk at a time to write or read it.
+// The trainer's state on disk: the flat weights, and per chunk the low halves and the moments, so
+// that no placement needs more than one chunk at a time to write or read it.
 #include <algorithm>
 #include <map>
 
@@ -37,7 +37,8 @@ int64_t read_count(const SafetensorsFile& file, const std::string& key) {
   try {
     return std::stoll(entry->second);
   } catch (const std::exception&) {
-    fail(ErrorCode::data, "{}: '{}' is '{}', not a number", file.path().string(), key, entry->second);
+    fail(ErrorCode::data, "{}: '{}' is '{}', not a number", file.path().string(), key,
+         entry->second);
   }
 }
 
@@ -80,9 +81,8 @@ void ActorModel::save_state(const std::filesystem::path& directory) {
       continue;
     }
     const size_t c = std::stoul(declaration.name.substr(declaration.name.find('.') + 1));
-    for (const auto& [name, tensor] :
-         chunk_tensors(c, store_.chunks()[c].elements, config_.dtype,
-                       store_.state_at_rest(static_cast<int>(c))))
+    for (const auto& [name, tensor] : chunk_tensors(c, store_.chunks()[c].elements, config_.dtype,
+                                                    store_.state_at_rest(static_cast<int>(c))))
       if (name == declaration.name) write(name, tensor);
   }
   writer.finish();

@@ -61,8 +61,7 @@ class Backward {
         view_head(pass_.config, pass_.layout, pass_.buffers.embed_accumulator(),
                   pass_.buffers.head_accumulator(), DType::f32);
     for (int m = 0; m < pass_.buffers.micro_batches(); ++m) {
-      const auto lease =
-          pass_.buffers.residual(pass_.layout.layers(), m, Access::update, stream());
+      const auto lease = pass_.buffers.residual(pass_.layout.layers(), m, Access::update, stream());
       pass_.buffers.prefetch_residual(pass_.layout.layers(), m + 1);
       const Tensor x = view(lease, m);
       const Tensor dx = pass_.buffers.dx().rows(0, x.dim(0));
@@ -116,17 +115,24 @@ class Backward {
     const int64_t n = rows.count;
     const Tensor dlogits = head.dlogits.rows(0, n), d_normed = head.d_normed.rows(0, n);
     const Tensor d_rows = head.dx.rows(0, n);
-    log_prob_backward(pass_.exec,
-                      {.logits = head.logits.rows(0, n), .targets = head.targets.rows(0, n),
-                       .inverse_temperature = head.inverse_temperature.rows(0, n),
-                       .lse = head.lse.rows(0, n), .entropy = head.entropy.rows(0, n),
-                       .d_log_prob = head.d_log_prob.rows(0, n),
-                       .d_entropy = head.d_entropy.rows(0, n), .dlogits = dlogits});
-    linear_backward_weight(pass_.exec, {.dy = dlogits, .x = head.normed.rows(0, n), .dw = sums.lm_head});
+    log_prob_backward(pass_.exec, {.logits = head.logits.rows(0, n),
+                                   .targets = head.targets.rows(0, n),
+                                   .inverse_temperature = head.inverse_temperature.rows(0, n),
+                                   .lse = head.lse.rows(0, n),
+                                   .entropy = head.entropy.rows(0, n),
+                                   .d_log_prob = head.d_log_prob.rows(0, n),
+                                   .d_entropy = head.d_entropy.rows(0, n),
+                                   .dlogits = dlogits});
+    linear_backward_weight(pass_.exec,
+                           {.dy = dlogits, .x = head.normed.rows(0, n), .dw = sums.lm_head});
     linear_backward_input(pass_.exec, {.dy = dlogits, .w = weights.lm_head, .dx = d_normed});
     stream().fill_zero(d_rows.data(), d_rows.bytes());
-    rms_norm_backward(pass_.exec, {.dy = d_normed, .x = head.x.rows(0, n), .w = weights.norm,
-                                   .rstd = head.rstd.rows(0, n), .dx = d_rows, .dw = sums.norm});
+    rms_norm_backward(pass_.exec, {.dy = d_normed,
+                                   .x = head.x.rows(0, n),
+                                   .w = weights.norm,
+                                   .rstd = head.rstd.rows(0, n),
+                                   .dx = d_rows,
+                                   .dw = sums.norm});
     scatter_rows(pass_.exec, {.ids = head.rows.rows(0, n), .y = d_rows, .table = dx});
   }
 
@@ -147,13 +153,17 @@ class Backward {
         const Tensor x = view(here, m);
         const Tensor dx = pass_.buffers.dx().rows(0, x.dim(0));
         stream().copy(dx.data(), above.data(), dx.bytes());
-        backward_layer(pass_.exec, {.context = {.config = pass_.config, .weights = weights,
+        backward_layer(pass_.exec, {.context = {.config = pass_.config,
+                                                .weights = weights,
                                                 .batch = pass_.buffers.batch(m),
                                                 .buffers = pass_.buffers.layer(),
                                                 .rope = pass_.buffers.rope(),
-                                                .k_pool = {}, .v_pool = {}},
+                                                .k_pool = {},
+                                                .v_pool = {}},
                                     .buffers = pass_.buffers.layer_gradients(),
-                                    .gradients = gradients, .x_in = x, .dx = dx});
+                                    .gradients = gradients,
+                                    .x_in = x,
+                                    .dx = dx});
         stream().copy(x.data(), dx.data(), dx.bytes());
       }
     }
@@ -165,12 +175,13 @@ class Backward {
                       {pass_.config.vocab_size, pass_.config.hidden_size});
     for (int m = 0; m < pass_.buffers.micro_batches(); ++m) {
       const auto lease = pass_.buffers.residual(0, m, Access::read, stream());
-      embedding_backward(pass_.exec, {.ids = pass_.buffers.batch(m).ids, .dy = view(lease, m),
-                                      .dtable = sums});
+      embedding_backward(pass_.exec,
+                         {.ids = pass_.buffers.batch(m).ids, .dy = view(lease, m), .dtable = sums});
     }
   }
 
-  /// A group's sums, rounded to the weights' dtype, go to the gradient store; their squares are added up.
+  /// A group's sums, rounded to the weights' dtype, go to the gradient store; their squares are
+  /// added up.
   void emit(int group, std::byte* sums) {
     const auto [first, last] = store_.chunks_of(group);
     for (int c = first; c < last; ++c) {

@@ -20,8 +20,8 @@ void embed(const Pass& pass) {
                      {pass.config.vocab_size, pass.config.hidden_size});
   for (int m = 0; m < pass.buffers.micro_batches(); ++m) {
     const auto x = pass.buffers.residual(0, m, Access::overwrite, pass.exec.stream);
-    embedding(pass.exec, {.ids = pass.buffers.batch(m).ids, .table = table,
-                          .y = residual_view(pass, x, m)});
+    embedding(pass.exec,
+              {.ids = pass.buffers.batch(m).ids, .table = table, .y = residual_view(pass, x, m)});
   }
 }
 
@@ -32,11 +32,14 @@ void forward_layer_m(const Pass& pass, const LayerWeights& weights, int64_t l, i
   pass.buffers.prefetch_residual(from, m + 1);
   const Tensor x = residual_view(pass, output, m);
   pass.exec.stream.copy(x.data(), input.data(), x.bytes());
-  forward_layer(pass.exec, {.config = pass.config, .weights = weights,
-                            .batch = pass.buffers.batch(m), .buffers = pass.buffers.layer(),
-                            .rope = pass.buffers.rope(),
-                            .k_pool = pass.buffers.layer_gradients().k,
-                            .v_pool = pass.buffers.layer_gradients().v},
+  forward_layer(pass.exec,
+                {.config = pass.config,
+                 .weights = weights,
+                 .batch = pass.buffers.batch(m),
+                 .buffers = pass.buffers.layer(),
+                 .rope = pass.buffers.rope(),
+                 .k_pool = pass.buffers.layer_gradients().k,
+                 .v_pool = pass.buffers.layer_gradients().v},
                 x);
 }
 
@@ -69,8 +72,8 @@ void forward_head(const Pass& pass, const HeadWeights& weights, Tensor x, const 
   const int64_t n = rows.count;
   const Tensor indices = head.rows.rows(0, n), targets = head.targets.rows(0, n);
   const Tensor inverse = head.inverse_temperature.rows(0, n);
-  // The stream may read these after this function has returned: on a device copies of pageable memory
-  // are staged at once, and the inline stream is done already.
+  // The stream may read these after this function has returned: on a device copies of pageable
+  // memory are staged at once, and the inline stream is done already.
   const std::vector<float> inverses(static_cast<size_t>(n), 1.0F / pass.temperature);
   pass.exec.stream.copy(indices.data(), micro_batch.rows.data() + rows.first, indices.bytes());
   pass.exec.stream.copy(targets.data(), micro_batch.targets.data() + rows.first, targets.bytes());
@@ -78,11 +81,17 @@ void forward_head(const Pass& pass, const HeadWeights& weights, Tensor x, const 
 
   const Tensor gathered = head.x.rows(0, n), logits = head.logits.rows(0, n);
   embedding(pass.exec, {.ids = indices, .table = x, .y = gathered});
-  head_logits(pass.exec, {.weights = weights, .x = gathered, .normed = head.normed.rows(0, n),
-                          .rstd = head.rstd.rows(0, n), .logits = logits,
+  head_logits(pass.exec, {.weights = weights,
+                          .x = gathered,
+                          .normed = head.normed.rows(0, n),
+                          .rstd = head.rstd.rows(0, n),
+                          .logits = logits,
                           .eps = static_cast<float>(pass.config.rms_norm_eps)});
-  log_prob(pass.exec, {.logits = logits, .targets = targets, .inverse_temperature = inverse,
-                       .log_prob = head.log_prob.rows(0, n), .lse = head.lse.rows(0, n),
+  log_prob(pass.exec, {.logits = logits,
+                       .targets = targets,
+                       .inverse_temperature = inverse,
+                       .log_prob = head.log_prob.rows(0, n),
+                       .lse = head.lse.rows(0, n),
                        .entropy = head.entropy.rows(0, n)});
 }
 

@@ -1,5 +1,5 @@
-// The block-major forward: for each layer, its weights come once and every micro-batch passes. So the
-// traffic of weights does not depend on how many micro-batches there are.
+// The block-major forward: for each layer, its weights come once and every micro-batch passes. So
+// the traffic of weights does not depend on how many micro-batches there are.
 #pragma once
 
 #include <functional>
@@ -16,16 +16,18 @@ struct Pass {
   const ModelConfig& config;
   const ParamLayout& layout;
   GroupedWeights& weights;
-  StepBuffers& buffers;                         // begin_step() has been called for `micro_batches`
+  StepBuffers& buffers;  // begin_step() has been called for `micro_batches`
   const std::vector<MicroBatch>& micro_batches;
-  float temperature = 1;                        // logits are divided by it
+  float temperature = 1;  // logits are divided by it
 };
 
 /// Which layers' inputs are kept for a backward.
 enum class Keep { all, none };
 
 /// Where layer l's input lies among the residual blocks: without a backward two of them take turns.
-inline int64_t residual_index(int64_t l, Keep keep) { return keep == Keep::all ? l : l % 2; }
+inline int64_t residual_index(int64_t l, Keep keep) {
+  return keep == Keep::all ? l : l % 2;
+}
 
 /// Embedding and all layers; the last layer's output is at residual_index(L, keep).
 void forward_layers(const Pass& pass, Keep keep);
@@ -37,12 +39,13 @@ struct HeadRows {
   int64_t count = 0;  // at most StepBuffers::head_rows()
 };
 
-/// log-probs and entropies of one run of rows, on the device in HeadBuffers, [count]; logits stay there
-/// for a backward.
+/// log-probs and entropies of one run of rows, on the device in HeadBuffers, [count]; logits stay
+/// there for a backward.
 void forward_head(const Pass& pass, const HeadWeights& weights, Tensor x, const HeadRows& rows);
 
 /// Calls `visit` for every run of rows of a micro-batch.
-void for_head_rows(const Pass& pass, int micro_batch, const std::function<void(const HeadRows&)>& visit);
+void for_head_rows(const Pass& pass, int micro_batch,
+                   const std::function<void(const HeadRows&)>& visit);
 
 /// Log-prob of each response token: [samples][response_length], in the samples' order.
 std::vector<std::vector<float>> compute_log_probs(const Pass& pass,

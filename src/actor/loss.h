@@ -19,7 +19,8 @@ struct LossOptions {
 };
 
 /// Each sample's weight of one of its counting tokens. Per sample: 1 / (tokens counting · samples);
-/// per token: 1 / tokens counting in the step. A sample with none has weight 0: never a division by 0.
+/// per token: 1 / tokens counting in the step. A sample with none has weight 0: never a division by
+/// 0.
 std::vector<float> token_weights(std::span<const TrainSample> samples, const LossOptions& options);
 
 /// Weighted sums over a step's counting tokens, in f64; names are Miles' train/* metrics.

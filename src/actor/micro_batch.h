@@ -12,12 +12,13 @@ namespace miles {
 /// One sequence to learn from. Arrays of the response have one entry per response token, the last
 /// `response_length` of `tokens`.
 struct TrainSample {
-  std::vector<int32_t> tokens;        // prompt, then response; at least one prompt token
-  int64_t response_length = 0;        // tokens
-  std::vector<int32_t> loss_mask;     // [response_length] 1: counts
-  std::vector<float> old_log_probs;   // [response_length] under the policy that the ratio is taken against
-  std::vector<float> ref_log_probs;   // [response_length] under the reference; empty without one
-  std::vector<float> advantages;      // [response_length]; empty for supervised learning
+  std::vector<int32_t> tokens;     // prompt, then response; at least one prompt token
+  int64_t response_length = 0;     // tokens
+  std::vector<int32_t> loss_mask;  // [response_length] 1: counts
+  std::vector<float>
+      old_log_probs;  // [response_length] under the policy that the ratio is taken against
+  std::vector<float> ref_log_probs;  // [response_length] under the reference; empty without one
+  std::vector<float> advantages;     // [response_length]; empty for supervised learning
 
   int64_t prompt_length() const { return static_cast<int64_t>(tokens.size()) - response_length; }
   int64_t masked_in() const;  // response tokens with mask 1
@@ -37,12 +38,13 @@ struct MicroBatch {
   std::vector<RowOrigin> origins;  // [R]
 };
 
-/// First-fit-decreasing: the longest first, each into the first micro-batch with room, as Miles packs.
-/// A pure function of the lengths. Every sample is at most `max_tokens` long.
-std::vector<MicroBatch> pack_micro_batches(std::span<const TrainSample> samples, int64_t max_tokens);
+/// First-fit-decreasing: the longest first, each into the first micro-batch with room, as Miles
+/// packs. A pure function of the lengths. Every sample is at most `max_tokens` long.
+std::vector<MicroBatch> pack_micro_batches(std::span<const TrainSample> samples,
+                                           int64_t max_tokens);
 
-/// At most that many micro-batches come of `tokens` tokens in `sequences` samples: of first-fit bins only
-/// one can be less than half full.
+/// At most that many micro-batches come of `tokens` tokens in `sequences` samples: of first-fit
+/// bins only one can be less than half full.
 int64_t most_micro_batches(int64_t tokens, int64_t sequences, int64_t max_tokens);
 
 }  // namespace miles

@@ -41,9 +41,7 @@ void Optimizer::step(Exec& exec, double grad_norm) {
     const Chunk& chunk = store_.chunks()[c];
     const bool embed = chunk.group < 0, head = chunk.group == layout_.layers();
     BlockStore& weights = embed || head ? store_.weights().ends : store_.weights().layers;
-    const int block = embed  ? GroupedWeights::kEmbed
-                      : head ? GroupedWeights::kHead
-                             : chunk.group;
+    const int block = embed ? GroupedWeights::kEmbed : head ? GroupedWeights::kHead : chunk.group;
     const auto param = weights.acquire(block, Access::update, exec.stream);
     const auto state = states.acquire(static_cast<int>(c), Access::update, exec.stream);
     const auto gradient = gradients.acquire(static_cast<int>(c), Access::read, exec.stream);

@@ -17,14 +17,14 @@ class Optimizer {
   /// One update from the gradients in the store. `grad_norm` is their global norm.
   void step(Exec& exec, double grad_norm);
 
-  int64_t steps() const { return steps_; }                   // updates done
-  void set_steps(int64_t steps) { steps_ = steps; }          // on resume
+  int64_t steps() const { return steps_; }                               // updates done
+  void set_steps(int64_t steps) { steps_ = steps; }                      // on resume
   double learning_rate() const { return options_.schedule.at(steps_); }  // of the next update
 
  private:
   /// A run of one chunk under one weight decay.
   struct Span {
-    int64_t offset = 0;    // elements from the chunk's start
+    int64_t offset = 0;  // elements from the chunk's start
     int64_t elements = 0;
     bool decayed = false;
   };

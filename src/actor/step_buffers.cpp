@@ -7,7 +7,8 @@
 namespace miles {
 namespace {
 
-constexpr int kResidualWindow = 4;  // input and output in use, one on its way in, one on its way out
+constexpr int kResidualWindow =
+    4;  // input and output in use, one on its way in, one on its way out
 
 /// Rows of logits at a time: 64 MiB of them, unless told.
 int64_t choose_head_rows(const ActorOptions& options, const ModelConfig& config) {
@@ -43,7 +44,8 @@ StepBuffers::StepBuffers(const ActorOptions& options, const ModelConfig& config,
       layout_(layout),
       head_rows_(choose_head_rows(options, config)),
       rope_table_(make_rope_table(config, options.max_sequence_length)) {
-  largest_group_ = std::max({layout.embed().elements, layout.layer(0).elements, layout.head().elements});
+  largest_group_ =
+      std::max({layout.embed().elements, layout.layer(0).elements, layout.head().elements});
   Arena activations, accumulators, working;
   place(activations, accumulators, working);
   activations_ = Region(memory, Place::device, "actor.activations", activations.used());
@@ -58,8 +60,11 @@ StepBuffers::StepBuffers(const ActorOptions& options, const ModelConfig& config,
   if (streamed) residual_home_.commit();
   residuals_ = std::make_unique<BlockStore>(
       memory, copies,
-      BlockStoreOptions{.home_place = home, .home = residual_home_.data(), .blocks = {},
-                        .tag = "actor.activations", .slots = streamed ? kResidualWindow : 0,
+      BlockStoreOptions{.home_place = home,
+                        .home = residual_home_.data(),
+                        .blocks = {},
+                        .tag = "actor.activations",
+                        .slots = streamed ? kResidualWindow : 0,
                         .slot_bytes = options.max_tokens_per_gpu * row});
 }
 
@@ -69,9 +74,10 @@ void StepBuffers::place(Arena& activations, Arena& accumulators, Arena& working)
   layer_gradients_ = make_layer_gradient_buffers(config_, tokens, activations);
   head_ = make_head_buffers(config_, head_rows_, activations);
   dx_ = activations.allocate(config_.dtype, {tokens, config_.hidden_size});
-  // All micro-batches of a step are uploaded at its start; each one's arrays are padded by themselves.
-  const int64_t batches = most_micro_batches(options_.max_tokens_per_step,
-                                             options_.max_sequences_per_step, tokens);
+  // All micro-batches of a step are uploaded at its start; each one's arrays are padded by
+  // themselves.
+  const int64_t batches =
+      most_micro_batches(options_.max_tokens_per_step, options_.max_sequences_per_step, tokens);
   const int64_t upload_bytes =
       batch_bytes(options_.max_tokens_per_step, options_.max_sequences_per_step + batches, 0) +
       batches * 7 * Arena::kAlignment;

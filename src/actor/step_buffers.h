@@ -41,8 +41,8 @@ class StepBuffers {
   /// Gives it all back; the compute stream must have passed. No-op when it is gone.
   void release();
 
-  /// Copies the batches to the device and cuts the residual store to them. `micro_batches` must stay
-  /// until the stream has passed.
+  /// Copies the batches to the device and cuts the residual store to them. `micro_batches` must
+  /// stay until the stream has passed.
   void begin_step(Exec& exec, const std::vector<MicroBatch>& micro_batches);
 
   /// Micro-batch m's residual stream as layer l's input (l = L: the last one's output).
@@ -55,15 +55,15 @@ class StepBuffers {
   const LayerBuffers& layer() const { return layer_; }
   const LayerGradientBuffers& layer_gradients() const { return layer_gradients_; }
   const HeadBuffers& head() const { return head_; }
-  Tensor rope() const { return rope_; }                           // [max_sequence_length, D] f32
-  Tensor dx() const { return dx_; }                               // [max_tokens_per_gpu, H] T
-  std::byte* layer_accumulator() const { return layer_sum_; }     // f32, one layer's gradient
-  std::byte* embed_accumulator() const { return embed_sum_; }     // f32, the embedding's
-  std::byte* head_accumulator() const { return head_sum_; }       // f32, the head's
-  Tensor norms() const { return norms_; }                         // [chunks] f32: sums of squares
+  Tensor rope() const { return rope_; }                        // [max_sequence_length, D] f32
+  Tensor dx() const { return dx_; }                            // [max_tokens_per_gpu, H] T
+  std::byte* layer_accumulator() const { return layer_sum_; }  // f32, one layer's gradient
+  std::byte* embed_accumulator() const { return embed_sum_; }  // f32, the embedding's
+  std::byte* head_accumulator() const { return head_sum_; }    // f32, the head's
+  Tensor norms() const { return norms_; }                      // [chunks] f32: sums of squares
   std::span<std::byte> workspace() const;
-  int64_t head_rows() const { return head_rows_; }                // C
-  int64_t largest_group() const { return largest_group_; }        // elements
+  int64_t head_rows() const { return head_rows_; }          // C
+  int64_t largest_group() const { return largest_group_; }  // elements
 
  private:
   void place(Arena& activations, Arena& gradients, Arena& workspace);
@@ -81,10 +81,10 @@ class StepBuffers {
   std::byte* layer_sum_ = nullptr;
   std::byte* embed_sum_ = nullptr;
   std::byte* head_sum_ = nullptr;
-  Region activations_;     // actor.activations
-  Region accumulators_;    // actor.grads: f32 sums
-  Region working_;         // actor.workspace
-  Region residual_home_;   // store.activations on the host when streamed, else actor.activations
+  Region activations_;    // actor.activations
+  Region accumulators_;   // actor.grads: f32 sums
+  Region working_;        // actor.workspace
+  Region residual_home_;  // store.activations on the host when streamed, else actor.activations
   std::unique_ptr<BlockStore> residuals_;
   std::vector<DeviceBatch> batches_;  // [micro-batches] of this step
 };

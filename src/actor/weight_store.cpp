@@ -7,7 +7,9 @@ namespace {
 
 constexpr int kWindow = 2;  // one block computes, the next is on its way
 
-int64_t aligned(int64_t bytes) { return (bytes + Arena::kAlignment - 1) / Arena::kAlignment * Arena::kAlignment; }
+int64_t aligned(int64_t bytes) {
+  return (bytes + Arena::kAlignment - 1) / Arena::kAlignment * Arena::kAlignment;
+}
 
 const Group& group_at(const ParamLayout& layout, int group) {
   if (group < 0) return layout.embed();
@@ -53,8 +55,8 @@ WeightStore::WeightStore(const ModelConfig& config, const ParamLayout& layout,
       const int64_t bytes = chunk_state(elements, config.dtype).bytes;
       state_spans_.push_back({state_bytes, bytes});
       state_bytes += bytes;
-      gradient_spans.push_back({(span.offset + done) * size_of(config.dtype),
-                                elements * size_of(config.dtype)});
+      gradient_spans.push_back(
+          {(span.offset + done) * size_of(config.dtype), elements * size_of(config.dtype)});
     }
   }
   first_chunk_.push_back(static_cast<int>(chunks_.size()));
@@ -63,8 +65,10 @@ WeightStore::WeightStore(const ModelConfig& config, const ParamLayout& layout,
   const int64_t weight_bytes = layout.elements() * size_of(config.dtype);
   const int slots = streamed() ? kWindow : 0;
   weight_home_ = Region(memory, place_, on_host ? "store.params" : "actor.params", weight_bytes);
-  state_home_ = Region(memory, place_, on_host ? "store.optimizer" : "actor.optimizer", state_bytes);
-  // Streamed gradients leave block by block; otherwise they stay on the device until the step is done.
+  state_home_ =
+      Region(memory, place_, on_host ? "store.optimizer" : "actor.optimizer", state_bytes);
+  // Streamed gradients leave block by block; otherwise they stay on the device until the step is
+  // done.
   const Place gradient_place = streamed() ? Place::host : Place::device;
   gradient_home_ =
       Region(memory, gradient_place, streamed() ? "store.grads" : "actor.grads", weight_bytes);
@@ -73,17 +77,23 @@ WeightStore::WeightStore(const ModelConfig& config, const ParamLayout& layout,
   if (streamed()) gradient_home_.commit();
   weights_.emplace(group_weights(memory, copies, weight_home_.data(), "actor.params", slots));
   optimizer_.emplace(memory, copies,
-                     BlockStoreOptions{.home_place = place_, .home = state_home_.data(),
-                                       .blocks = state_spans_, .tag = "actor.optimizer",
+                     BlockStoreOptions{.home_place = place_,
+                                       .home = state_home_.data(),
+                                       .blocks = state_spans_,
+                                       .tag = "actor.optimizer",
                                        .slots = slots});
   gradients_.emplace(memory, copies,
-                     BlockStoreOptions{.home_place = gradient_place, .home = gradient_home_.data(),
-                                       .blocks = std::move(gradient_spans), .tag = "actor.grads",
+                     BlockStoreOptions{.home_place = gradient_place,
+                                       .home = gradient_home_.data(),
+                                       .blocks = std::move(gradient_spans),
+                                       .tag = "actor.grads",
                                        .slots = slots});
   if (!with_reference) return;
-  reference_home_ = Region(memory, place_, on_host ? "store.reference" : "actor.reference", weight_bytes);
+  reference_home_ =
+      Region(memory, place_, on_host ? "store.reference" : "actor.reference", weight_bytes);
   reference_home_.commit();
-  reference_.emplace(group_weights(memory, copies, reference_home_.data(), "actor.reference", kWindow));
+  reference_.emplace(
+      group_weights(memory, copies, reference_home_.data(), "actor.reference", kWindow));
 }
 
 GroupedWeights WeightStore::group_weights(Memory memory, CopyStreams& copies, std::byte* home,
@@ -96,7 +106,10 @@ GroupedWeights WeightStore::group_weights(Memory memory, CopyStreams& copies, st
   for (int64_t l = 0; l < layout_.layers(); ++l) layers.push_back(span(layout_.layer(l)));
   const auto store = [&](std::vector<BlockSpan> blocks, int slots) {
     return BlockStore(memory, copies,
-                      {.home_place = place_, .home = home, .blocks = std::move(blocks), .tag = tag,
+                      {.home_place = place_,
+                       .home = home,
+                       .blocks = std::move(blocks),
+                       .tag = tag,
                        .slots = slots});
   };
   return {store(std::move(layers), layer_slots),

@@ -1,10 +1,13 @@
-// The weight store: the only source of truth for the weights and the optimizer's state. The trainer leases
-// blocks from it, the engine copies from it, checkpoints are written from it; nobody keeps a mirror.
+// The weight store: the only source of truth for the weights and the optimizer's state. The trainer
+// leases blocks from it, the engine copies from it, checkpoints are written from it; nobody keeps a
+// mirror.
 //
 // Two cuts of the same flat vector (model/layout.h):
-//   weights by group    embed │ layer 0 … L-1 │ head: what a forward needs at a time. Layers go through a
+//   weights by group    embed │ layer 0 … L-1 │ head: what a forward needs at a time. Layers go
+//   through a
 //                       window when streamed; embed and head, needed at both ends of a step, stay.
-//   state by chunk      groups in pieces of at most one layer: what the optimizer needs at a time. A chunk
+//   state by chunk      groups in pieces of at most one layer: what the optimizer needs at a time.
+//   A chunk
 //                       holds [low | m | v] together, so that it moves with one copy.
 #pragma once
 
@@ -33,9 +36,9 @@ struct GroupedWeights {
 
 /// A piece of one group.
 struct Chunk {
-  int group = 0;              // -1: embed, 0 … L-1: layer, L: head
-  int64_t group_offset = 0;   // elements from the group's start
-  int64_t offset = 0;         // elements from the start of the flat vector
+  int group = 0;             // -1: embed, 0 … L-1: layer, L: head
+  int64_t group_offset = 0;  // elements from the group's start
+  int64_t offset = 0;        // elements from the start of the flat vector
   int64_t elements = 0;
 };
 
@@ -60,8 +63,10 @@ class WeightStore {
 
   GroupedWeights& weights() { return *weights_; }
   GroupedWeights& reference();
-  BlockStore& optimizer() { return *optimizer_; }   // block c: [low | m | v] of chunk c
-  BlockStore& gradients() { return *gradients_; }   // block c: chunk c's gradient, in the weights' dtype
+  BlockStore& optimizer() { return *optimizer_; }  // block c: [low | m | v] of chunk c
+  BlockStore& gradients() {
+    return *gradients_;
+  }  // block c: chunk c's gradient, in the weights' dtype
 
   /// The weights at rest, flat: [elements] T. Newest once weights() has been flushed or offloaded.
   Tensor at_rest() const;
@@ -85,7 +90,8 @@ class WeightStore {
   ActorPlacement placement_;
   Place place_;
   std::vector<Chunk> chunks_;
-  std::vector<int> first_chunk_;  // [L + 3] first chunk of group g - 1; one past the last at the end
+  std::vector<int>
+      first_chunk_;  // [L + 3] first chunk of group g - 1; one past the last at the end
   std::vector<BlockSpan> state_spans_;
   Region weight_home_;
   Region state_home_;

@@ -43,8 +43,8 @@ template <class... Args>
 }  // namespace miles
 
 /// Aborts unless `condition` holds; the remaining arguments are a fmt format and its values.
-#define MILES_CHECK(condition, ...)                                                       \
-  do {                                                                                    \
-    if (!(condition)) [[unlikely]]                                                        \
+#define MILES_CHECK(condition, ...)                                                      \
+  do {                                                                                   \
+    if (!(condition)) [[unlikely]]                                                       \
       ::miles::check_failed(__FILE__, __LINE__, #condition, ::fmt::format(__VA_ARGS__)); \
   } while (false)

@@ -72,7 +72,8 @@ void write_file_atomically(const std::filesystem::path& path, std::string_view c
 void make_directories(const std::filesystem::path& path) {
   std::error_code error;
   std::filesystem::create_directories(path, error);
-  if (error) fail(ErrorCode::data, "{}: cannot create the directory: {}", path.string(), error.message());
+  if (error)
+    fail(ErrorCode::data, "{}: cannot create the directory: {}", path.string(), error.message());
 }
 
 void sync_to_disk(const std::filesystem::path& path) {

@@ -1,5 +1,5 @@
-// Files: read whole, written beside and renamed, so that a reader sees the old content or the new and
-// never half of either, whatever kills the writer.
+// Files: read whole, written beside and renamed, so that a reader sees the old content or the new
+// and never half of either, whatever kills the writer.
 #pragma once
 
 #include <filesystem>

@@ -55,9 +55,8 @@ std::vector<int64_t> permutation(int64_t n, uint64_t seed, uint64_t stream) {
   std::vector<int64_t> order(static_cast<size_t>(n));
   std::iota(order.begin(), order.end(), 0);
   for (int64_t i = n - 1; i > 0; --i) {
-    const auto j = static_cast<int64_t>(
-        uniform_below(static_cast<uint64_t>(i) + 1, seed, RngUse::shuffle, stream,
-                      static_cast<uint64_t>(i)));
+    const auto j = static_cast<int64_t>(uniform_below(
+        static_cast<uint64_t>(i) + 1, seed, RngUse::shuffle, stream, static_cast<uint64_t>(i)));
     std::swap(order[static_cast<size_t>(i)], order[static_cast<size_t>(j)]);
   }
   return order;

@@ -1,6 +1,6 @@
-// Counter-based random numbers: a draw is a pure function of (seed, stream, counter), so that what one
-// sample draws never depends on what else is in its batch, and resuming needs no generator state.
-// Source: Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3" (Philox4x32-10).
+// Counter-based random numbers: a draw is a pure function of (seed, stream, counter), so that what
+// one sample draws never depends on what else is in its batch, and resuming needs no generator
+// state. Source: Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3" (Philox4x32-10).
 #pragma once
 
 #include <array>
@@ -10,7 +10,13 @@
 namespace miles {
 
 /// What a draw is for. Draws with different purposes are independent under the same seed.
-enum class RngUse : uint32_t { init_weights = 1, sampling = 2, shuffle = 3, synthetic = 4, test = 5 };
+enum class RngUse : uint32_t {
+  init_weights = 1,
+  sampling = 2,
+  shuffle = 3,
+  synthetic = 4,
+  test = 5
+};
 
 /// One block of four independent uniform 32-bit words.
 std::array<uint32_t, 4> philox(uint64_t seed, RngUse use, uint64_t stream, uint64_t counter);

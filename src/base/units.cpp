@@ -47,8 +47,9 @@ int64_t parse_bytes(std::string_view text, std::string_view what) {
       scale = std::pow(1000.0, static_cast<double>(power + 1));
   }
   if (parsed.ec != std::errc() || scale == 0 || !(number >= 0) || number * scale > 9e18)
-    fail(ErrorCode::flags, "{}: cannot read '{}' as a number of bytes; write for example 24GiB, 512MiB or 4096",
-         what, text);
+    fail(ErrorCode::flags,
+         "{}: cannot read '{}' as a number of bytes; write for example 24GiB, 512MiB or 4096", what,
+         text);
   return static_cast<int64_t>(std::llround(number * scale));
 }
 

@@ -1,4 +1,5 @@
-// Amounts as people write them: bytes ("24GiB", "512 MiB", "1e9"), durations and counts for printing.
+// Amounts as people write them: bytes ("24GiB", "512 MiB", "1e9"), durations and counts for
+// printing.
 #pragma once
 
 #include <cstdint>

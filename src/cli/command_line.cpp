@@ -2,10 +2,9 @@
 
 #include <fmt/ranges.h>
 
-#include <nlohmann/json.hpp>
-
 #include <algorithm>
 #include <iostream>
+#include <nlohmann/json.hpp>
 #include <regex>
 
 namespace miles {
@@ -14,7 +13,8 @@ CommandLine::CommandLine(const std::string& command, const std::string& descript
     : app_(description, "miles " + command), command_(command) {
   // As everywhere: what is given last counts. Lists take all (declared so where they are).
   app_.option_defaults()->take_last();
-  app_.set_config("--config", "", "TOML file with flags (names without dashes); flags given here win")
+  app_.set_config("--config", "",
+                  "TOML file with flags (names without dashes); flags given here win")
       ->configurable(false);
   app_.allow_config_extras(CLI::config_extras_mode::error);
   app_.get_formatter()->column_width(44);
@@ -55,7 +55,8 @@ namespace {
 
 /// As TOML: numbers and truth values bare, everything else quoted.
 std::string toml_value(const std::string& text) {
-  static const std::regex bare("true|false|[-+]?([0-9]+|[0-9]+\\.[0-9]*|\\.[0-9]+)([eE][-+]?[0-9]+)?");
+  static const std::regex bare(
+      "true|false|[-+]?([0-9]+|[0-9]+\\.[0-9]*|\\.[0-9]+)([eE][-+]?[0-9]+)?");
   return std::regex_match(text, bare) ? text : nlohmann::json(text).dump();
 }
 

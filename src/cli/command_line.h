@@ -2,7 +2,6 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
-
 #include <map>
 #include <optional>
 #include <string>
@@ -12,8 +11,8 @@
 
 namespace miles {
 
-/// One command's flags. Declared once, they can be given on the command line and in --config FILE (TOML, the
-/// flags' names without dashes).
+/// One command's flags. Declared once, they can be given on the command line and in --config FILE
+/// (TOML, the flags' names without dashes).
 class CommandLine {
  public:
   CommandLine(const std::string& command, const std::string& description);
@@ -42,8 +41,8 @@ class CommandLine {
   CLI::Option* bytes(const std::string& flag, std::optional<int64_t>& to,
                      const std::string& description);
 
-  /// Reads the arguments (without the program's and the command's name). Returns false when help or the
-  /// version was printed. Throws Error{flags}.
+  /// Reads the arguments (without the program's and the command's name). Returns false when help or
+  /// the version was printed. Throws Error{flags}.
   bool parse(int argc, const char* const* argv);
 
   /// Writes down a value that was worked out, as if it had been given.

@@ -1,5 +1,5 @@
-// The commands of the program. Each takes the arguments after its name and returns the exit code; errors
-// are thrown and end in main().
+// The commands of the program. Each takes the arguments after its name and returns the exit code;
+// errors are thrown and end in main().
 #pragma once
 
 namespace miles {

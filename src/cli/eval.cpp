@@ -22,9 +22,16 @@ int eval_command(int argc, const char* const* argv) {
   add_device_flags(line, config.device);
   line.app().get_option("--eval-prompt-data")->required();
   RolloutConfig& rollout = config.rollout;
-  line.app().add_option("--rollout-max-prompt-len", rollout.max_prompt_len, "tokens; longer prompts are skipped")
-      ->check(CLI::PositiveNumber)->group("Evaluation")->capture_default_str();
-  line.app().add_option("--rollout-seed", rollout.seed, "of the draws")->group("Evaluation")->capture_default_str();
+  line.app()
+      .add_option("--rollout-max-prompt-len", rollout.max_prompt_len,
+                  "tokens; longer prompts are skipped")
+      ->check(CLI::PositiveNumber)
+      ->group("Evaluation")
+      ->capture_default_str();
+  line.app()
+      .add_option("--rollout-seed", rollout.seed, "of the draws")
+      ->group("Evaluation")
+      ->capture_default_str();
   if (!line.parse(argc, argv)) return 0;
   if (config.eval.max_response_len) rollout.max_response_len = *config.eval.max_response_len;
 
@@ -53,7 +60,8 @@ int eval_command(int argc, const char* const* argv) {
                     std::to_string(static_cast<int64_t>(samples.size()) - reward.count()),
                     fmt::format("{:.1f}", length.mean()), fmt::format("{:.3f}", truncated.mean())});
   }
-  std::cout << text_table({"data", "reward", "samples", "reward errors", "tokens", "truncated"}, rows);
+  std::cout << text_table({"data", "reward", "samples", "reward errors", "tokens", "truncated"},
+                          rows);
   return 0;
 }
 

@@ -46,8 +46,9 @@ void add_device_flags(CommandLine& line, DeviceConfig& config) {
 void add_engine_flags(CommandLine& line, EngineConfig& config) {
   CLI::App& app = line.app();
   const std::string group = "Rollout engine";
-  app.add_option("--max-total-tokens", config.max_total_tokens,
-                 "capacity of the KV cache in tokens (default: --max-running-requests full samples)")
+  app.add_option(
+         "--max-total-tokens", config.max_total_tokens,
+         "capacity of the KV cache in tokens (default: --max-running-requests full samples)")
       ->check(CLI::PositiveNumber)
       ->group(group);
   app.add_option("--max-running-requests", config.max_running_requests, "sequences in a batch")
@@ -85,10 +86,12 @@ void add_reward_flags(CommandLine& line, RewardConfig& config) {
                       {{"exact", RmType::exact}, {"math", RmType::math}, {"regex", RmType::regex}},
                       "rule that scores a response against its label")
       ->group(group);
-  app.add_option("--rm-regex", config.rule.pattern, "pattern of --rm-type regex (PCRE2)")->group(group);
-  app.add_option("--custom-rm-command", config.custom_rm_command,
-                 "program that scores: one JSON line {id, prompt, response, label, metadata} in, one "
-                 "{id, reward} out")
+  app.add_option("--rm-regex", config.rule.pattern, "pattern of --rm-type regex (PCRE2)")
+      ->group(group);
+  app.add_option(
+         "--custom-rm-command", config.custom_rm_command,
+         "program that scores: one JSON line {id, prompt, response, label, metadata} in, one "
+         "{id, reward} out")
       ->group(group);
   app.add_option("--rm-workers", config.rm_workers, "processes of --custom-rm-command")
       ->check(CLI::PositiveNumber)
@@ -105,7 +108,8 @@ void add_eval_set_flags(CommandLine& line, EvalConfig& config) {
   const std::string group = "Evaluation";
   app.add_option("--eval-prompt-data", config.prompt_data, "NAME PATH [NAME PATH ...]")
       ->type_name("NAME PATH")
-      ->take_all()->group(group);
+      ->take_all()
+      ->group(group);
   app.add_option("--n-samples-per-eval-prompt", config.n_samples_per_prompt, "samples a prompt")
       ->check(CLI::PositiveNumber)
       ->group(group)

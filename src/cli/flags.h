@@ -1,5 +1,5 @@
-// Every flag, once, by the part of the program it belongs to. Names and defaults are Miles' where it has
-// the flag, SGLang's for the engine.
+// Every flag, once, by the part of the program it belongs to. Names and defaults are Miles' where
+// it has the flag, SGLang's for the engine.
 #pragma once
 
 #include "cli/command_line.h"
@@ -15,7 +15,8 @@ void add_reward_flags(CommandLine& line, RewardConfig& config);
 /// The evaluation sets and how they are sampled; not when.
 void add_eval_set_flags(CommandLine& line, EvalConfig& config);
 
-/// All of `miles train`. finish_train_flags() works out what the flags leave open once they are parsed.
+/// All of `miles train`. finish_train_flags() works out what the flags leave open once they are
+/// parsed.
 void add_train_flags(CommandLine& line, TrainConfig& config, BatchSizeFlags& batch);
 /// Throws Error{flags}.
 void finish_train_flags(CommandLine& line, TrainConfig& config, BatchSizeFlags& batch);

@@ -1,5 +1,4 @@
 #include <iostream>
-
 #include <nlohmann/json.hpp>
 
 #include "base/clock.h"
@@ -19,7 +18,7 @@ struct GenerateFlags {
   SamplingParams sampling;
   std::vector<std::string> prompts;
   std::string prompt_file;
-  int64_t n = 1;            // samples a prompt
+  int64_t n = 1;  // samples a prompt
   uint64_t sampling_seed = 42;
   bool json = false;
 };
@@ -29,19 +28,36 @@ void add_flags(CommandLine& line, GenerateFlags& flags) {
   add_model_flags(line, flags.model);
   const std::string group = "Generation";
   SamplingParams& sampling = flags.sampling;
-  app.add_option("--prompt", flags.prompts, "text; may be given again; \"\" begins with BOS alone")->take_all()->group(group);
-  app.add_option("--prompt-file", flags.prompt_file, "one prompt: the file's content")->group(group);
-  app.add_option("--n", flags.n, "samples a prompt")->check(CLI::PositiveNumber)->group(group)->capture_default_str();
-  app.add_option("--max-new-tokens", sampling.max_new_tokens, "")->check(CLI::NonNegativeNumber)->group(group)->capture_default_str();
-  app.add_option("--temperature", sampling.temperature, "0: the most likely token each time")->check(CLI::NonNegativeNumber)->group(group)->capture_default_str();
+  app.add_option("--prompt", flags.prompts, "text; may be given again; \"\" begins with BOS alone")
+      ->take_all()
+      ->group(group);
+  app.add_option("--prompt-file", flags.prompt_file, "one prompt: the file's content")
+      ->group(group);
+  app.add_option("--n", flags.n, "samples a prompt")
+      ->check(CLI::PositiveNumber)
+      ->group(group)
+      ->capture_default_str();
+  app.add_option("--max-new-tokens", sampling.max_new_tokens, "")
+      ->check(CLI::NonNegativeNumber)
+      ->group(group)
+      ->capture_default_str();
+  app.add_option("--temperature", sampling.temperature, "0: the most likely token each time")
+      ->check(CLI::NonNegativeNumber)
+      ->group(group)
+      ->capture_default_str();
   app.add_option("--top-k", sampling.top_k, "-1: all")->group(group)->capture_default_str();
   app.add_option("--top-p", sampling.top_p, "")->group(group)->capture_default_str();
   app.add_option("--min-p", sampling.min_p, "")->group(group)->capture_default_str();
   app.add_option("--stop", sampling.stop, "strings that end a response")->take_all()->group(group);
-  app.add_option("--stop-token-ids", sampling.stop_token_ids, "ids that end a response")->take_all()->group(group);
+  app.add_option("--stop-token-ids", sampling.stop_token_ids, "ids that end a response")
+      ->take_all()
+      ->group(group);
   app.add_flag("--ignore-eos", sampling.ignore_eos, "")->group(group);
-  app.add_option("--sampling-seed", flags.sampling_seed, "of the draws")->group(group)->capture_default_str();
-  app.add_flag("--json", flags.json, "one JSON line a response, with ids and log-probs")->group(group);
+  app.add_option("--sampling-seed", flags.sampling_seed, "of the draws")
+      ->group(group)
+      ->capture_default_str();
+  app.add_flag("--json", flags.json, "one JSON line a response, with ids and log-probs")
+      ->group(group);
   add_engine_flags(line, flags.engine);
   add_device_flags(line, flags.device);
 }
@@ -62,7 +78,8 @@ int generate_command(int argc, const char* const* argv) {
   add_flags(line, flags);
   if (!line.parse(argc, argv)) return 0;
   if (!flags.prompt_file.empty()) flags.prompts.push_back(read_file(flags.prompt_file));
-  if (flags.prompts.empty()) fail(ErrorCode::flags, "no prompt: pass --prompt TEXT or --prompt-file FILE");
+  if (flags.prompts.empty())
+    fail(ErrorCode::flags, "no prompt: pass --prompt TEXT or --prompt-file FILE");
   check_sampling_params(flags.sampling);
 
   ModelSource model = ModelSource::resolve(flags.model);
@@ -75,19 +92,26 @@ int generate_command(int argc, const char* const* argv) {
     const auto length = static_cast<int64_t>(ids.size());
     const int64_t context = model.config().max_position_embeddings;
     if (length >= context)
-      fail(ErrorCode::data, "prompt {} has {} tokens, but the model's context is {} and one must be left for the response",
+      fail(ErrorCode::data,
+           "prompt {} has {} tokens, but the model's context is {} and one must be left for the "
+           "response",
            p + 1, length, context);
     longest = std::max(longest, length);
     for (int64_t i = 0; i < flags.n; ++i)
-      requests.push_back({.id = static_cast<int64_t>(requests.size()), .prompt = ids,
-                          .params = flags.sampling, .group = static_cast<int64_t>(p)});
+      requests.push_back({.id = static_cast<int64_t>(requests.size()),
+                          .prompt = ids,
+                          .params = flags.sampling,
+                          .group = static_cast<int64_t>(p)});
   }
   StandaloneEngine standalone(std::move(model), flags.device, flags.engine,
                               longest + flags.sampling.max_new_tokens,
                               static_cast<int64_t>(requests.size()), flags.sampling_seed);
   const Stopwatch watch;
-  const auto results = standalone.engine().generate(
-      requests, {.weight_version = StandaloneEngine::kWeightVersion, .on_finish = {}, .should_abort = {}, .on_step = {}});
+  const auto results =
+      standalone.engine().generate(requests, {.weight_version = StandaloneEngine::kWeightVersion,
+                                              .on_finish = {},
+                                              .should_abort = {},
+                                              .on_step = {}});
   const double seconds = watch.seconds();
   int64_t tokens = 0;
   for (size_t i = 0; i < results.size(); ++i) {

@@ -3,8 +3,8 @@
 
 #include "base/file.h"
 #include "base/units.h"
-#include "cli/commands.h"
 #include "cli/command_line.h"
+#include "cli/commands.h"
 #include "hub/weight_files.h"
 #include "model/hf_config.h"
 #include "model/layout.h"
@@ -41,8 +41,10 @@ void inspect_model(const fs::path& path) {
   for (const std::string& name : files.names()) bytes += files.file_of(name).find(name)->bytes;
   print("weights", fmt::format("{} tensors, {}", files.names().size(), format_bytes(bytes)));
   for (const ParamSpec& param : layout.params())
-    if (files.contains(param.name)) files.check_shape(param.name, param.shape);
-    else fail(ErrorCode::data, "{}: {} is missing", path.string(), param.name);
+    if (files.contains(param.name))
+      files.check_shape(param.name, param.shape);
+    else
+      fail(ErrorCode::data, "{}: {} is missing", path.string(), param.name);
   print("check", "every tensor is there, in its shape");
 }
 
@@ -65,7 +67,8 @@ void inspect_run(const fs::path& path) {
     for (const auto& [name, value] : metrics.back().items()) print(name, value.dump());
   for (const auto& entry : fs::directory_iterator(path))
     if (entry.is_regular_file())
-      print(entry.path().filename().string(), format_bytes(static_cast<int64_t>(entry.file_size())));
+      print(entry.path().filename().string(),
+            format_bytes(static_cast<int64_t>(entry.file_size())));
 }
 
 }  // namespace
@@ -88,7 +91,8 @@ int inspect_command(int argc, const char* const* argv) {
     inspect_checkpoint(checkpoints.back());
   } else {
     fail(ErrorCode::data,
-         "{}: neither a model (config.json), a checkpoint (run_state.json), a run (metrics.jsonl), nor a "
+         "{}: neither a model (config.json), a checkpoint (run_state.json), a run (metrics.jsonl), "
+         "nor a "
          "directory of checkpoints",
          given);
   }

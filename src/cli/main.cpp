@@ -1,5 +1,5 @@
-// miles: RL post-training of language models. This file only finds the command; the main job begins in
-// cli/train.cpp.
+// miles: RL post-training of language models. This file only finds the command; the main job begins
+// in cli/train.cpp.
 #include <cstdio>
 #include <cstring>
 #include <new>
@@ -11,7 +11,8 @@
 
 namespace {
 
-constexpr const char* kUsage = R"(miles — RL post-training of language models, trainer and rollout engine on one device
+constexpr const char* kUsage =
+    R"(miles — RL post-training of language models, trainer and rollout engine on one device
 
 usage: miles COMMAND [flags]
 
@@ -54,7 +55,8 @@ int run(int argc, const char* const* argv) {
     std::fputs(kUsage, stderr);
     return 2;
   }
-  miles::fail(miles::ErrorCode::flags, "no command '{}'; there are train, generate, eval, report and inspect", word);
+  miles::fail(miles::ErrorCode::flags,
+              "no command '{}'; there are train, generate, eval, report and inspect", word);
 }
 
 }  // namespace

@@ -1,3 +1,5 @@
+#include "observe/report.h"
+
 #include <filesystem>
 #include <iostream>
 
@@ -6,7 +8,6 @@
 #include "cli/commands.h"
 #include "observe/json_lines.h"
 #include "observe/memory_timeline.h"
-#include "observe/report.h"
 #include "observe/text_chart.h"
 
 namespace miles {
@@ -21,22 +22,26 @@ void print_rewards(const fs::path& run) {
     const auto reward = line.find("rollout/raw_reward");
     if (reward != line.end() && reward->is_number()) rewards.push_back(*reward);
     for (const auto& [name, value] : line.items())
-      if (name.starts_with("eval/") && value.is_number() && name.find("-truncated") == std::string::npos)
+      if (name.starts_with("eval/") && value.is_number() &&
+          name.find("-truncated") == std::string::npos)
         evals.push_back({name, std::to_string(line["rollout_id"].get<int64_t>() + 1),
                          fmt::format("{:.3f}", value.get<double>())});
   }
-  std::cout << text_chart(rewards, {.title = "rollout/raw_reward", .y_min = 0.0, .y_max = {}, .x_label = "rollout"})
+  std::cout << text_chart(
+                   rewards,
+                   {.title = "rollout/raw_reward", .y_min = 0.0, .y_max = {}, .x_label = "rollout"})
             << '\n';
-  if (!evals.empty()) std::cout << text_table({"evaluation", "after rollouts", "reward"}, evals) << '\n';
+  if (!evals.empty())
+    std::cout << text_table({"evaluation", "after rollouts", "reward"}, evals) << '\n';
 }
 
 /// "NAME=RUN_DIR": what one run's device and host held at most.
 std::vector<std::string> peaks_of(const std::string& item) {
   const size_t equals = item.find('=');
-  if (equals == std::string::npos)
-    fail(ErrorCode::flags, "--compare {}: write NAME=RUN_DIR", item);
+  if (equals == std::string::npos) fail(ErrorCode::flags, "--compare {}: write NAME=RUN_DIR", item);
   int64_t device = 0, host = 0;
-  for (const MemoryEvent& event : read_memory_timeline(fs::path(item.substr(equals + 1)) / "memory.jsonl")) {
+  for (const MemoryEvent& event :
+       read_memory_timeline(fs::path(item.substr(equals + 1)) / "memory.jsonl")) {
     device = std::max(device, event.device_peak);
     host = std::max(host, event.host_peak);
   }
@@ -50,7 +55,9 @@ int report_command(int argc, const char* const* argv) {
   std::string run;
   std::vector<std::string> compare;
   line.app().add_option("RUN_DIR", run, "directory of a run")->required();
-  line.app().add_option("--compare", compare, "NAME=RUN_DIR ...: a table of memory peaks")->take_all();
+  line.app()
+      .add_option("--compare", compare, "NAME=RUN_DIR ...: a table of memory peaks")
+      ->take_all();
   if (!line.parse(argc, argv)) return 0;
   if (!fs::exists(fs::path(run) / "metrics.jsonl"))
     fail(ErrorCode::data, "{}: no metrics.jsonl; pass the --run-dir of a run", run);

@@ -22,8 +22,8 @@ StandaloneEngine::StandaloneEngine(ModelSource model, const DeviceConfig& device
   options.max_context_len = std::min(max_context_len, model_.config().max_position_embeddings);
   options.seed = seed;
   const int64_t pages = (options.max_context_len + options.page_size - 1) / options.page_size;
-  options.max_total_tokens = engine.max_total_tokens.value_or(options.max_running_requests * pages *
-                                                              options.page_size);
+  options.max_total_tokens =
+      engine.max_total_tokens.value_or(options.max_running_requests * pages * options.page_size);
   const Memory memory{*device_, ledger_};
   engine_ = std::make_unique<Engine>(options, model_.config(), layout_, memory, &tokenizer_);
   engine_->onload_weights();

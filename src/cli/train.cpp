@@ -7,7 +7,8 @@
 namespace miles {
 namespace {
 
-/// The flags that were left open, as they were worked out, so that config.toml alone repeats the run.
+/// The flags that were left open, as they were worked out, so that config.toml alone repeats the
+/// run.
 void write_down(CommandLine& line, const TrainSetup& setup) {
   const TrainConfig& config = setup.config;
   line.resolve("--n-samples-per-prompt", std::to_string(config.batch.n_samples_per_prompt));

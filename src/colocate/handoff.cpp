@@ -10,7 +10,8 @@ namespace miles {
 void check_handoff_options(const HandoffOptions& options) {
   if (options.peak_device == PeakDevice::gpu && !(options.offload_train && options.offload_rollout))
     fail(ErrorCode::flags,
-         "--colocate-memory-peak-device gpu needs both sides to leave the device: pass --colocate, or "
+         "--colocate-memory-peak-device gpu needs both sides to leave the device: pass --colocate, "
+         "or "
          "--offload-train and --offload-rollout (given: {}, {})",
          options.offload_train ? "--offload-train" : "no --offload-train",
          options.offload_rollout ? "--offload-rollout" : "no --offload-rollout");

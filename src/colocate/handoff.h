@@ -1,16 +1,19 @@
-// The handoff: trainer and engine take turns on one device. What happens between their turns, and in which
-// order, is here and nowhere else:
+// The handoff: trainer and engine take turns on one device. What happens between their turns, and
+// in which order, is here and nowhere else:
 //
 //   moment          --colocate-memory-peak-device gpu            … cpu
-//   after generate  rollout.offload_kv → actor.onload            rollout.offload_kv → rollout.offload_weights
+//   after generate  rollout.offload_kv → actor.onload            rollout.offload_kv →
+//   rollout.offload_weights
 //                   → rollout.offload_weights                    → actor.onload
 //   train           actor.train                                  actor.train
-//   after train     actor.clear_memory → rollout.onload_weights  actor.offload → rollout.onload_weights
+//   after train     actor.clear_memory → rollout.onload_weights  actor.offload →
+//   rollout.onload_weights
 //                   → actor.offload
 //   then            actor.update_weights → rollout.onload_kv     the same
 //
-// With `cpu` the device never holds both sides. With `gpu` the next side comes before the other leaves, so
-// that host copies never coexist; the trainer then streams, which keeps the overlap small.
+// With `cpu` the device never holds both sides. With `gpu` the next side comes before the other
+// leaves, so that host copies never coexist; the trainer then streams, which keeps the overlap
+// small.
 #pragma once
 
 #include <functional>
@@ -26,10 +29,11 @@ namespace miles {
 enum class PeakDevice { cpu, gpu };
 
 struct HandoffOptions {
-  bool offload_train = false;               // the trainer leaves the device while the engine has its turn
-  bool offload_rollout = false;             // the engine leaves while the trainer has its turn
+  bool offload_train = false;    // the trainer leaves the device while the engine has its turn
+  bool offload_rollout = false;  // the engine leaves while the trainer has its turn
   PeakDevice peak_device = PeakDevice::cpu;
-  bool check_weight_update_equal = false;   // poison the engine's weights, update, compare every tensor
+  bool check_weight_update_equal =
+      false;  // poison the engine's weights, update, compare every tensor
 };
 
 /// Throws Error{flags}: gpu without both offloads.
@@ -37,9 +41,9 @@ void check_handoff_options(const HandoffOptions& options);
 
 /// One step of the handoff, when it has ended.
 struct HandoffEvent {
-  std::string name;     // "actor.onload"
-  double seconds = 0;   // how long it took
-  PlaceUsage device;    // peaks: since the previous event ended
+  std::string name;    // "actor.onload"
+  double seconds = 0;  // how long it took
+  PlaceUsage device;   // peaks: since the previous event ended
   PlaceUsage host;
 };
 

@@ -41,7 +41,8 @@ void check_place(Place place, int64_t need, const PlaceUsage& at_peak, int64_t b
   if (need <= budget) return;
   const bool device = place == Place::device;
   fail(ErrorCode::budget,
-       "does not fit: the run needs {} ({} bytes) of {} memory, the budget is {} ({} bytes); largest: "
+       "does not fit: the run needs {} ({} bytes) of {} memory, the budget is {} ({} bytes); "
+       "largest: "
        "{}. Raise {} to {}, or lower {}",
        format_bytes(need), need, name_of(place), format_bytes(budget), budget,
        largest_tags(at_peak), device ? "--gpu-memory-budget" : "--host-memory-budget", need,

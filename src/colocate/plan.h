@@ -1,5 +1,6 @@
-// The plan: the allocation sequence of a run, run dry. The same constructors, the same handoff and the same
-// regions on a device that holds nothing, so that what is planned is what will be taken, to the byte.
+// The plan: the allocation sequence of a run, run dry. The same constructors, the same handoff and
+// the same regions on a device that holds nothing, so that what is planned is what will be taken,
+// to the byte.
 #pragma once
 
 #include <string>
@@ -21,8 +22,8 @@ struct MemoryPlan {
   std::vector<HandoffEvent> events;  // of the start and of one whole turn
   int64_t device_peak = 0;           // bytes
   int64_t host_peak = 0;             // bytes
-  PlaceUsage device_at_peak;         // tags of the event with the device's peak, as that event ended
-  PlaceUsage host_at_peak;           // the same for the host
+  PlaceUsage device_at_peak;  // tags of the event with the device's peak, as that event ended
+  PlaceUsage host_at_peak;    // the same for the host
 };
 
 MemoryPlan plan_memory(const PlanInput& input);

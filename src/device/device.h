@@ -1,5 +1,6 @@
 // A device: memory that can be given back without moving, and streams that run work in order.
-// This folder is the only place that knows a vendor's API; cpu/ is complete and is what tests run on.
+// This folder is the only place that knows a vendor's API; cpu/ is complete and is what tests run
+// on.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +12,9 @@ namespace miles {
 enum class DeviceKind { cpu, cuda };
 
 /// Raw memory by address range: an address is reserved once and stays valid as long as the range,
-/// while the bytes behind it come (commit) and go (decommit). Only memory/ calls it, after the ledger
-/// has agreed. Offsets and sizes passed to commit and decommit are multiples of granularity().
+/// while the bytes behind it come (commit) and go (decommit). Only memory/ calls it, after the
+/// ledger has agreed. Offsets and sizes passed to commit and decommit are multiples of
+/// granularity().
 class AddressSpace {
  public:
   virtual ~AddressSpace() = default;
@@ -26,7 +28,8 @@ class AddressSpace {
   virtual void decommit(std::byte* base, int64_t bytes) noexcept = 0;
 };
 
-/// A point in a stream's work. Copies name the same point. A default-constructed Event is in the past.
+/// A point in a stream's work. Copies name the same point. A default-constructed Event is in the
+/// past.
 class Event {
  public:
   class State {
@@ -46,8 +49,8 @@ class Event {
   std::shared_ptr<const State> state_;  // null: in the past
 };
 
-/// Work in order. What is enqueued may run later, on another thread or processor; memory it names must
-/// stay valid until an event recorded after it is done.
+/// Work in order. What is enqueued may run later, on another thread or processor; memory it names
+/// must stay valid until an event recorded after it is done.
 class Stream {
  public:
   virtual ~Stream() = default;
@@ -62,25 +65,26 @@ class Stream {
   virtual void synchronize() = 0;
 };
 
-/// What a stream is for: kernels on one, copies on their own so that both directions overlap with them.
+/// What a stream is for: kernels on one, copies on their own so that both directions overlap with
+/// them.
 enum class StreamUse { compute, copy_to_device, copy_to_host };
 
 class Device {
  public:
   virtual ~Device() = default;
   virtual DeviceKind kind() const = 0;
-  virtual std::string name() const = 0;       // "AMD EPYC, 2 threads"
-  virtual int64_t capacity_bytes() const = 0; // what it has in all
-  virtual AddressSpace& memory() = 0;         // the device's own
-  virtual AddressSpace& host_memory() = 0;    // the host's, reachable by the device's copies
+  virtual std::string name() const = 0;        // "AMD EPYC, 2 threads"
+  virtual int64_t capacity_bytes() const = 0;  // what it has in all
+  virtual AddressSpace& memory() = 0;          // the device's own
+  virtual AddressSpace& host_memory() = 0;     // the host's, reachable by the device's copies
   virtual std::unique_ptr<Stream> make_stream(StreamUse use) = 0;
 };
 
 /// The CPU as a device: its memory is an anonymous mapping with a capacity.
 std::unique_ptr<Device> make_cpu_device();
 
-/// A device that holds nothing and runs nothing: addresses are numbers, copies are no-ops. Running an
-/// allocation sequence on it tells what the sequence would take (memory/plan.h).
+/// A device that holds nothing and runs nothing: addresses are numbers, copies are no-ops. Running
+/// an allocation sequence on it tells what the sequence would take (memory/plan.h).
 std::unique_ptr<Device> make_dry_device();
 
 }  // namespace miles

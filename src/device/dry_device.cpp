@@ -43,6 +43,8 @@ class DryDevice : public Device {
 
 }  // namespace
 
-std::unique_ptr<Device> make_dry_device() { return std::make_unique<DryDevice>(); }
+std::unique_ptr<Device> make_dry_device() {
+  return std::make_unique<DryDevice>();
+}
 
 }  // namespace miles

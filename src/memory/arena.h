@@ -1,5 +1,5 @@
-// Arena: tensors one after the other inside a region. With no region it only measures, so that the code
-// that places tensors is also the code that says how much they take.
+// Arena: tensors one after the other inside a region. With no region it only measures, so that the
+// code that places tensors is also the code that says how much they take.
 #pragma once
 
 #include "tensor/tensor.h"
@@ -15,7 +15,8 @@ class Arena {
   /// Places tensors in [base, base + capacity).
   Arena(std::byte* base, int64_t capacity) : base_(base), capacity_(capacity) {}
 
-  /// The next tensor. Aborts when the capacity is passed: sizes come from a measuring run of the same code.
+  /// The next tensor. Aborts when the capacity is passed: sizes come from a measuring run of the
+  /// same code.
   Tensor allocate(DType dtype, Shape shape) {
     const Tensor tensor(base_ + used_, dtype, shape);
     used_ += (tensor.bytes() + kAlignment - 1) / kAlignment * kAlignment;

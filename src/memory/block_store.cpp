@@ -39,7 +39,9 @@ BlockStore::BlockStore(Memory memory, CopyStreams& copies, BlockStoreOptions opt
   }
 }
 
-bool BlockStore::streamed() const { return options_.slots > 0; }
+bool BlockStore::streamed() const {
+  return options_.slots > 0;
+}
 
 void BlockStore::onload() {
   if (!in_place()) slots_region_.commit();

@@ -1,15 +1,17 @@
-// BlockStore: state that is used block by block (weights of a layer, optimizer moments, a micro-batch's
-// residual stream). At rest it lies in a home; to be used, a block is brought to the device and leased.
+// BlockStore: state that is used block by block (weights of a layer, optimizer moments, a
+// micro-batch's residual stream). At rest it lies in a home; to be used, a block is brought to the
+// device and leased.
 //
-//   const Lease w = weights.acquire(layer, Access::read, compute);   // waits until its copy has arrived
-//   weights.prefetch(layer + 1);                                     // copies while this one computes
-//   … kernels on `compute` read w.data() …
-//                                    // ~Lease records the event after which the slot may be overwritten
+//   const Lease w = weights.acquire(layer, Access::read, compute);   // waits until its copy has
+//   arrived weights.prefetch(layer + 1);                                     // copies while this
+//   one computes … kernels on `compute` read w.data() …
+//                                    // ~Lease records the event after which the slot may be
+//                                    overwritten
 //
-// Three ways to keep it, one code: a home on the device (leases point into it, nothing is ever copied), a
-// slot for every block (all resident; written back when it leaves), or a window of slots that blocks take
-// turns in (streamed; written back after each use). They give the same bits.
-// The idea of acquire/use/release follows LLMQ's weight streaming (arXiv:2512.15306); here the release
+// Three ways to keep it, one code: a home on the device (leases point into it, nothing is ever
+// copied), a slot for every block (all resident; written back when it leaves), or a window of slots
+// that blocks take turns in (streamed; written back after each use). They give the same bits. The
+// idea of acquire/use/release follows LLMQ's weight streaming (arXiv:2512.15306); here the release
 // cannot be forgotten.
 #pragma once
 
@@ -45,11 +47,11 @@ enum class Access {
 
 struct BlockStoreOptions {
   Place home_place = Place::host;
-  std::byte* home = nullptr;      // not owned; committed by its owner while blocks are used
+  std::byte* home = nullptr;  // not owned; committed by its owner while blocks are used
   std::vector<BlockSpan> blocks;
-  std::string tag;                // of the slots on the device
-  int slots = 0;                  // 0, or at least the number of blocks: one for each
-  int64_t slot_bytes = 0;         // of a window's slots; 0: the largest of `blocks`
+  std::string tag;         // of the slots on the device
+  int slots = 0;           // 0, or at least the number of blocks: one for each
+  int64_t slot_bytes = 0;  // of a window's slots; 0: the largest of `blocks`
 };
 
 class BlockStore {
@@ -60,14 +62,15 @@ class BlockStore {
 
   /// Brings the slots' memory; blocks come when they are asked for. No-op when it is there.
   void onload();
-  /// Writes back what has changed, waits for it, and gives the slots' memory back. No-op when it is gone.
+  /// Writes back what has changed, waits for it, and gives the slots' memory back. No-op when it is
+  /// gone.
   void offload();
   /// Writes back what has changed and waits: afterwards the home holds the newest of every block.
   void flush();
   /// Forgets what the slots hold, because the home has changed under them. No lease may be out.
   void invalidate();
-  /// Other blocks in the same home, none larger than a slot. Only for a window or a home on the device;
-  /// forgets what the slots hold.
+  /// Other blocks in the same home, none larger than a slot. Only for a window or a home on the
+  /// device; forgets what the slots hold.
   void set_blocks(std::vector<BlockSpan> blocks);
 
   /// Starts bringing a block, if there is a slot that nobody leases. Never waits.
@@ -82,13 +85,13 @@ class BlockStore {
  private:
   struct Slot {
     std::byte* data = nullptr;
-    int block = -1;         // -1: empty
-    int leases = 0;         // out now
-    bool dirty = false;     // newer than the home
-    int64_t last_use = 0;   // order of use, for choosing whom to evict
-    Event loaded;           // its copy has arrived
-    Event used;             // the last kernel that touched it is done
-    Event written;          // its last copy to the home is done
+    int block = -1;        // -1: empty
+    int leases = 0;        // out now
+    bool dirty = false;    // newer than the home
+    int64_t last_use = 0;  // order of use, for choosing whom to evict
+    Event loaded;          // its copy has arrived
+    Event used;            // the last kernel that touched it is done
+    Event written;         // its last copy to the home is done
   };
 
   bool in_place() const { return options_.home_place == Place::device; }

@@ -10,7 +10,9 @@
 
 namespace miles {
 
-std::string_view name_of(Place place) { return place == Place::device ? "device" : "host"; }
+std::string_view name_of(Place place) {
+  return place == Place::device ? "device" : "host";
+}
 
 void Ledger::take(Place place, const std::string& tag, int64_t bytes) {
   MILES_CHECK(bytes >= 0, "{} bytes of {}", bytes, tag);
@@ -18,7 +20,8 @@ void Ledger::take(Place place, const std::string& tag, int64_t bytes) {
   const int64_t limit = budget(place);
   if (bytes > limit - usage.total)
     fail(ErrorCode::budget,
-         "{} memory: {} needs {} ({} bytes), but {} of the {} budget ({} bytes) are free; largest: {}. "
+         "{} memory: {} needs {} ({} bytes), but {} of the {} budget ({} bytes) are free; largest: "
+         "{}. "
          "Raise {} or make the job smaller",
          name_of(place), tag, format_bytes(bytes), bytes, format_bytes(limit - usage.total),
          format_bytes(limit), limit, largest_tags(usage),

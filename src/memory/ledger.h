@@ -1,5 +1,5 @@
-// The ledger: every byte that the program takes from the device or the host's pool is written here under
-// a tag, before it is taken, and refused when it would pass the budget.
+// The ledger: every byte that the program takes from the device or the host's pool is written here
+// under a tag, before it is taken, and refused when it would pass the budget.
 #pragma once
 
 #include <array>

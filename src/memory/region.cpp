@@ -17,7 +17,9 @@ Region::~Region() {
   if (base_ != nullptr) space().unreserve(base_, bytes_);
 }
 
-Region::Region(Region&& other) noexcept { *this = std::move(other); }
+Region::Region(Region&& other) noexcept {
+  *this = std::move(other);
+}
 
 Region& Region::operator=(Region&& other) noexcept {
   std::swap(device_, other.device_);

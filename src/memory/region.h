@@ -1,5 +1,5 @@
-// Region: a range of addresses that never moves, and memory behind it that comes and goes under a tag of
-// the ledger. Tensors and pointers into a region stay valid across a handoff.
+// Region: a range of addresses that never moves, and memory behind it that comes and goes under a
+// tag of the ledger. Tensors and pointers into a region stay valid across a handoff.
 #pragma once
 
 #include <string>
@@ -25,8 +25,8 @@ class Region {
   Region(Region&& other) noexcept;
   Region& operator=(Region&& other) noexcept;
 
-  /// Brings memory behind the addresses; what it holds is undefined. No-op when it is there already.
-  /// Throws Error{budget}; then nothing has changed.
+  /// Brings memory behind the addresses; what it holds is undefined. No-op when it is there
+  /// already. Throws Error{budget}; then nothing has changed.
   void commit();
   /// Gives the memory back; the content is lost. No-op when it is gone already.
   void release() noexcept;

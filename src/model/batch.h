@@ -1,4 +1,5 @@
-// A batch of tokens for one forward: variable-length pieces of sequences, one after the other, no padding.
+// A batch of tokens for one forward: variable-length pieces of sequences, one after the other, no
+// padding.
 #pragma once
 
 #include <cstdint>
@@ -12,9 +13,9 @@ namespace miles {
 
 /// The batch on the host. N tokens of B sequences.
 struct HostBatch {
-  std::vector<int32_t> ids;          // [N]
-  std::vector<int32_t> positions;    // [N] absolute position in its sequence
-  std::vector<int32_t> slots;        // [N] row of the key/value pool that the token's key and value go to
+  std::vector<int32_t> ids;        // [N]
+  std::vector<int32_t> positions;  // [N] absolute position in its sequence
+  std::vector<int32_t> slots;  // [N] row of the key/value pool that the token's key and value go to
   std::vector<int32_t> query_begin;  // [B + 1] first token of each sequence
   std::vector<int32_t> context;      // [B] keys a sequence has in all, this batch's included
   std::vector<int32_t> page_table;   // [B, P] pages of each sequence's keys; or empty, and then

@@ -10,8 +10,7 @@ HeadWeights view_head(const ModelConfig& config, const ParamLayout& layout, std:
   HeadWeights weights;
   const HeadOffsets& offsets = layout.head_offsets();
   weights.norm = {head + offsets.norm * size_of(dtype), dtype, {config.hidden_size}};
-  std::byte* projection =
-      offsets.lm_head < 0 ? embed : head + offsets.lm_head * size_of(dtype);
+  std::byte* projection = offsets.lm_head < 0 ? embed : head + offsets.lm_head * size_of(dtype);
   weights.lm_head = {projection, dtype, {config.vocab_size, config.hidden_size}};
   return weights;
 }

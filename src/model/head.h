@@ -1,5 +1,5 @@
-// The end of the model: final norm and the projection to the vocabulary, in f32. One code for trainer and
-// engine; never more rows than the caller has room for.
+// The end of the model: final norm and the projection to the vocabulary, in f32. One code for
+// trainer and engine; never more rows than the caller has room for.
 #pragma once
 
 #include "model/config.h"

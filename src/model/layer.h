@@ -1,5 +1,5 @@
-// One transformer block, forward. Trainer and engine run this very code: it is why their log-probs agree
-// to the bit. Source: Touvron et al. 2023 (Llama), Qwen3 technical report (q/k norm).
+// One transformer block, forward. Trainer and engine run this very code: it is why their log-probs
+// agree to the bit. Source: Touvron et al. 2023 (Llama), Qwen3 technical report (q/k norm).
 #pragma once
 
 #include "memory/arena.h"

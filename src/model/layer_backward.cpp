@@ -43,11 +43,15 @@ void backward_mlp(Exec& exec, const LayerBackwardArgs& args, Tensor x_middle) {
   linear_backward_weight(exec, {.dy = args.dx, .x = activated, .dw = args.gradients.down});
   linear_backward_input(exec, {.dy = args.dx, .w = context.weights.down, .dx = d_activated});
   swiglu_backward(exec, {.dy = d_activated, .gate_up = gate_up, .dgate_up = gate_up});
-  linear_backward_weight(exec, {.dy = gate_up, .x = context.buffers.post_normed.rows(0, n),
-                                .dw = args.gradients.gate_up});
+  linear_backward_weight(
+      exec,
+      {.dy = gate_up, .x = context.buffers.post_normed.rows(0, n), .dw = args.gradients.gate_up});
   linear_backward_input(exec, {.dy = gate_up, .w = context.weights.gate_up, .dx = d_normed});
-  rms_norm_backward(exec, {.dy = d_normed, .x = x_middle, .w = context.weights.post_norm,
-                           .rstd = context.buffers.post_rstd.rows(0, n), .dx = args.dx,
+  rms_norm_backward(exec, {.dy = d_normed,
+                           .x = x_middle,
+                           .w = context.weights.post_norm,
+                           .rstd = context.buffers.post_rstd.rows(0, n),
+                           .dx = args.dx,
                            .dw = args.gradients.post_norm});
 }
 
@@ -64,27 +68,42 @@ void backward_attention(Exec& exec, const LayerBackwardArgs& args) {
   const Tensor d_qkv = buffers.qkv.rows(0, n);
   const Tensor d_normed = buffers.normed.rows(0, n);
 
-  linear_backward_weight(exec, {.dy = args.dx, .x = attended.reshape({n, config.q_size()}),
-                                .dw = args.gradients.o});
-  linear_backward_input(exec, {.dy = args.dx, .w = context.weights.o,
-                               .dx = d_attended.reshape({n, config.q_size()})});
-  attention_backward(exec, {.q = forward.q.rows(0, n), .k = buffers.k.rows(0, n),
-                            .v = buffers.v.rows(0, n), .out = attended,
-                            .lse = forward.lse.rows(0, n), .dout = d_attended,
+  linear_backward_weight(
+      exec, {.dy = args.dx, .x = attended.reshape({n, config.q_size()}), .dw = args.gradients.o});
+  linear_backward_input(
+      exec,
+      {.dy = args.dx, .w = context.weights.o, .dx = d_attended.reshape({n, config.q_size()})});
+  attention_backward(exec, {.q = forward.q.rows(0, n),
+                            .k = buffers.k.rows(0, n),
+                            .v = buffers.v.rows(0, n),
+                            .out = attended,
+                            .lse = forward.lse.rows(0, n),
+                            .dout = d_attended,
                             .query_begin = context.batch.query_begin,
                             .scale = 1.0F / std::sqrt(static_cast<float>(config.head_dim)),
-                            .dq = dq, .dk = dk, .dv = dv});
-  qkv_split_backward(exec, {.dq = dq, .dk = dk, .dv = dv, .qkv = forward.qkv.rows(0, n),
-                            .q_norm = context.weights.q_norm, .k_norm = context.weights.k_norm,
-                            .positions = context.batch.positions, .rope = context.rope,
-                            .dqkv = d_qkv, .dq_norm = args.gradients.q_norm,
+                            .dq = dq,
+                            .dk = dk,
+                            .dv = dv});
+  qkv_split_backward(exec, {.dq = dq,
+                            .dk = dk,
+                            .dv = dv,
+                            .qkv = forward.qkv.rows(0, n),
+                            .q_norm = context.weights.q_norm,
+                            .k_norm = context.weights.k_norm,
+                            .positions = context.batch.positions,
+                            .rope = context.rope,
+                            .dqkv = d_qkv,
+                            .dq_norm = args.gradients.q_norm,
                             .dk_norm = args.gradients.k_norm,
                             .eps = static_cast<float>(config.rms_norm_eps)});
-  linear_backward_weight(exec, {.dy = d_qkv, .x = forward.normed.rows(0, n),
-                                .dw = args.gradients.qkv});
+  linear_backward_weight(exec,
+                         {.dy = d_qkv, .x = forward.normed.rows(0, n), .dw = args.gradients.qkv});
   linear_backward_input(exec, {.dy = d_qkv, .w = context.weights.qkv, .dx = d_normed});
-  rms_norm_backward(exec, {.dy = d_normed, .x = args.x_in, .w = context.weights.input_norm,
-                           .rstd = forward.rstd.rows(0, n), .dx = args.dx,
+  rms_norm_backward(exec, {.dy = d_normed,
+                           .x = args.x_in,
+                           .w = context.weights.input_norm,
+                           .rstd = forward.rstd.rows(0, n),
+                           .dx = args.dx,
                            .dw = args.gradients.input_norm});
 }
 

@@ -1,5 +1,5 @@
-// One transformer block, backward, by hand: its forward is recomputed from the block's input, then each
-// op's gradient runs in reverse. What it needs is a table (LayerGradientBuffers), not a tape.
+// One transformer block, backward, by hand: its forward is recomputed from the block's input, then
+// each op's gradient runs in reverse. What it needs is a table (LayerGradientBuffers), not a tape.
 #pragma once
 
 #include "model/layer.h"
@@ -28,7 +28,7 @@ struct LayerBackwardArgs {
   const LayerGradientBuffers& buffers;  // for at least the batch's tokens
   const LayerWeights& gradients;        // f32 views, accumulated
   Tensor x_in;                          // [N, H] T: what the forward was given; not changed
-  Tensor dx;                            // [N, H] T: gradient of the block's output; becomes the input's
+  Tensor dx;  // [N, H] T: gradient of the block's output; becomes the input's
 };
 
 /// dx ← ∂L/∂x_in and gradients += ∂L/∂weights. Deterministic.

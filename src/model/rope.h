@@ -1,6 +1,6 @@
-// The rotary table: cosines and sines per absolute position, made on the host once, so that every forward
-// multiplies by the very same numbers. Sources: Su et al. 2021 (arXiv:2104.09864); the frequencies of
-// "rope_type": "llama3" as documented with Llama 3.1's config.
+// The rotary table: cosines and sines per absolute position, made on the host once, so that every
+// forward multiplies by the very same numbers. Sources: Su et al. 2021 (arXiv:2104.09864); the
+// frequencies of "rope_type": "llama3" as documented with Llama 3.1's config.
 #pragma once
 
 #include <vector>

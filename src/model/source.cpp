@@ -29,7 +29,8 @@ ModelSource ModelSource::resolve(const ModelOptions& options) {
   std::string name = options.model;
   if (options.model.empty() && options.hf_checkpoint.empty())
     fail(ErrorCode::flags,
-         "no model: pass --hf-checkpoint DIR (a Hugging Face directory), or --model with a preset ({}) or a directory",
+         "no model: pass --hf-checkpoint DIR (a Hugging Face directory), or --model with a preset "
+         "({}) or a directory",
          fmt::join(preset_names(), ", "));
   if (options.init_random && !options.hf_checkpoint.empty())
     fail(ErrorCode::flags,
@@ -47,7 +48,8 @@ ModelSource ModelSource::resolve(const ModelOptions& options) {
     source.config_ = *preset;
     if (!source.weights_ && !options.init_random)
       fail(ErrorCode::flags,
-           "--model {} names an architecture, not weights; pass --hf-checkpoint DIR for its weights, or --init-random",
+           "--model {} names an architecture, not weights; pass --hf-checkpoint DIR for its "
+           "weights, or --init-random",
            options.model);
   } else if (fs::is_directory(options.model)) {
     source.architecture_ = options.model;
@@ -55,7 +57,8 @@ ModelSource ModelSource::resolve(const ModelOptions& options) {
     if (!source.weights_ && !options.init_random) {
       if (!has_weights(options.model))
         fail(ErrorCode::data,
-             "--model {}: the directory holds no model.safetensors; pass --hf-checkpoint DIR for weights, or --init-random",
+             "--model {}: the directory holds no model.safetensors; pass --hf-checkpoint DIR for "
+             "weights, or --init-random",
              options.model);
       source.weights_ = options.model;
     }
@@ -97,7 +100,8 @@ Tokenizer ModelSource::load_tokenizer() const {
   Tokenizer tokenizer = directory ? Tokenizer::load(*directory) : Tokenizer::bytes();
   if (tokenizer.vocab_size() > config_.vocab_size)
     fail(ErrorCode::data,
-         "{}: the tokenizer has ids up to {}, but the model's vocabulary has {} entries; pass the model's own --tokenizer DIR",
+         "{}: the tokenizer has ids up to {}, but the model's vocabulary has {} entries; pass the "
+         "model's own --tokenizer DIR",
          directory ? directory->string() : "byte tokenizer", tokenizer.vocab_size() - 1,
          config_.vocab_size);
   return tokenizer;

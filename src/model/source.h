@@ -1,5 +1,5 @@
-// Where a model comes from: a preset or a directory says what it looks like, a directory or a seed what its
-// weights are, a directory how text becomes ids.
+// Where a model comes from: a preset or a directory says what it looks like, a directory or a seed
+// what its weights are, a directory how text becomes ids.
 #pragma once
 
 #include <filesystem>
@@ -22,14 +22,14 @@ struct ModelOptions {
   std::string tokenizer;      // --tokenizer: a directory with a tokenizer.json
   bool init_random = false;   // --init-random: weights drawn from the seed
   DTypeChoice dtype = DTypeChoice::automatic;  // --dtype; automatic: as the config says
-  uint64_t seed = 1234;       // --seed: of random weights
+  uint64_t seed = 1234;                        // --seed: of random weights
 };
 
 /// A model that has been found, and checked as far as that goes without reading weights.
 class ModelSource {
  public:
-  /// Throws Error{flags} when the options contradict or say too little (a preset without weights, …), and
-  /// Error{data} for what is wrong in a directory.
+  /// Throws Error{flags} when the options contradict or say too little (a preset without weights,
+  /// …), and Error{data} for what is wrong in a directory.
   static ModelSource resolve(const ModelOptions& options);
 
   const ModelConfig& config() const { return config_; }
@@ -37,8 +37,8 @@ class ModelSource {
 
   /// Writes the flat weights (host memory).
   void fill(const ParamLayout& layout, const Tensor& flat) const;
-  /// The tokenizer of --tokenizer, of the weights' or the model's directory, or, with random weights and
-  /// none, bytes. Throws Error{data} when its ids exceed the vocabulary.
+  /// The tokenizer of --tokenizer, of the weights' or the model's directory, or, with random
+  /// weights and none, bytes. Throws Error{data} when its ids exceed the vocabulary.
   Tokenizer load_tokenizer() const;
   /// The directory that load_tokenizer reads; none: bytes.
   std::optional<std::filesystem::path> tokenizer_directory() const;

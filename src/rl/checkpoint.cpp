@@ -23,12 +23,15 @@ std::optional<int64_t> number_of(const fs::path& path) {
   const std::string name = path.filename().string();
   if (!name.starts_with(kPrefix)) return std::nullopt;
   const std::string digits = name.substr(5);
-  if (digits.empty() || digits.size() > 18 || digits.find_first_not_of("0123456789") != std::string::npos)
+  if (digits.empty() || digits.size() > 18 ||
+      digits.find_first_not_of("0123456789") != std::string::npos)
     return std::nullopt;
   return std::stoll(digits);
 }
 
-bool is_complete(const fs::path& path) { return fs::exists(path / kState); }
+bool is_complete(const fs::path& path) {
+  return fs::exists(path / kState);
+}
 
 /// The model's own tokenizer files, or the byte tokenizer written out.
 void save_tokenizer(const ModelSource& source, const fs::path& to) {
@@ -61,9 +64,8 @@ void CheckpointWriter::save(ActorModel& actor, const RunState& state) const {
     actor.save_state(beside);
     save_hf_model(beside / "hf", source.config(), layout, actor.weights_at_rest());
     save_tokenizer(source, beside / "hf");
-    const nlohmann::json content = {{"rollout_id", state.rollout_id},
-                                    {"data", state.data},
-                                    {"fingerprint", state.fingerprint}};
+    const nlohmann::json content = {
+        {"rollout_id", state.rollout_id}, {"data", state.data}, {"fingerprint", state.fingerprint}};
     write_file_atomically(beside / kState, content.dump(2) + "\n");
     sync_tree(beside);
     fs::remove_all(final_path);
@@ -85,7 +87,9 @@ void CheckpointWriter::save(ActorModel& actor, const RunState& state) const {
   for (int64_t i = 0; total_limit > 0 && i < count - total_limit; ++i) {
     std::error_code error;
     fs::remove_all(complete[static_cast<size_t>(i)], error);
-    if (error) log::warn("{}: cannot remove: {}", complete[static_cast<size_t>(i)].string(), error.message());
+    if (error)
+      log::warn("{}: cannot remove: {}", complete[static_cast<size_t>(i)].string(),
+                error.message());
   }
 }
 
@@ -104,7 +108,8 @@ fs::path find_checkpoint(const fs::path& directory) {
   const auto complete = list_checkpoints(directory);
   if (complete.empty())
     fail(ErrorCode::data,
-         "--load {}: no complete checkpoint there (a directory iter_… with a {}); leave out --load to start afresh",
+         "--load {}: no complete checkpoint there (a directory iter_… with a {}); leave out --load "
+         "to start afresh",
          directory.string(), kState);
   return complete.back();
 }
@@ -127,8 +132,8 @@ void check_fingerprint(const nlohmann::json& saved, const nlohmann::json& ours,
   for (const auto& [key, value] : ours.items()) {
     const auto other = saved.find(key);
     if (other == saved.end() || *other != value)
-      fail(ErrorCode::data, "--load {}: {} was {} when it was saved and is {} now", checkpoint.string(),
-           key, other == saved.end() ? "absent" : other->dump(), value.dump());
+      fail(ErrorCode::data, "--load {}: {} was {} when it was saved and is {} now",
+           checkpoint.string(), key, other == saved.end() ? "absent" : other->dump(), value.dump());
   }
 }
 

@@ -7,9 +7,8 @@
 //   SAVE/latest_checkpointed_iteration.txt
 #pragma once
 
-#include <nlohmann/json.hpp>
-
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <vector>
 
@@ -31,15 +30,16 @@ struct CheckpointWriter {
   const ModelSource& source;        // for the tokenizer's files
   const ParamLayout& layout;
 
-  /// Writes one, then removes what is beyond the limit, oldest first. Throws Error{data} (disk full, …);
-  /// what was there before stays.
+  /// Writes one, then removes what is beyond the limit, oldest first. Throws Error{data} (disk
+  /// full, …); what was there before stays.
   void save(ActorModel& actor, const RunState& state) const;
 };
 
 /// Complete checkpoints in `directory`, oldest first. Half-written ones are not listed.
 std::vector<std::filesystem::path> list_checkpoints(const std::filesystem::path& directory);
 
-/// The newest complete one, or `directory` itself when it is one. Throws Error{data} when there is none.
+/// The newest complete one, or `directory` itself when it is one. Throws Error{data} when there is
+/// none.
 std::filesystem::path find_checkpoint(const std::filesystem::path& directory);
 
 /// Reads run_state.json. Throws Error{data} when it is damaged.

@@ -12,10 +12,10 @@ namespace miles {
 
 Scorer::Scorer(const RewardConfig& config) : rule_(config.rule) {
   if (!config.custom_rm_command.empty())
-    command_ = std::make_unique<RewardCommand>(RewardCommandOptions{
-        .command = config.custom_rm_command,
-        .workers = config.rm_workers,
-        .timeout_seconds = config.rm_timeout});
+    command_ =
+        std::make_unique<RewardCommand>(RewardCommandOptions{.command = config.custom_rm_command,
+                                                             .workers = config.rm_workers,
+                                                             .timeout_seconds = config.rm_timeout});
 }
 
 void Scorer::score(std::span<Sample> samples) {
@@ -23,8 +23,11 @@ void Scorer::score(std::span<Sample> samples) {
   if (command_) {
     std::vector<RewardRequest> requests;
     for (const Sample& sample : samples)
-      requests.push_back({.id = sample.index, .prompt = sample.prompt, .response = sample.response,
-                          .label = sample.label, .metadata = sample.metadata});
+      requests.push_back({.id = sample.index,
+                          .prompt = sample.prompt,
+                          .response = sample.response,
+                          .label = sample.label,
+                          .metadata = sample.metadata});
     results = command_->score(requests);
   } else {
     for (const Sample& sample : samples)
@@ -153,19 +156,20 @@ void RolloutExecutor::run(std::vector<Sample>& samples, const SamplingParams& pa
   for (Sample& sample : samples) {
     sample.rollout_id = rollout_id;
     sample.tokens = encode(sample.prompt);
-    requests.push_back({.id = sample.index, .prompt = sample.tokens, .params = params,
+    requests.push_back({.id = sample.index,
+                        .prompt = sample.tokens,
+                        .params = params,
                         .group = sample.group_index});
   }
   std::vector<GenerateResult> results;
   {
-    Progress progress(fmt::format("{} {}", what, rollout_id),
-                      static_cast<int64_t>(requests.size()), "samples");
-    results = engine_.generate(requests, {.weight_version = weight_version,
-                                          .on_finish = [&](const GenerateResult&) {
-                                            progress.advance();
-                                          },
-                                          .should_abort = {},
-                                          .on_step = {}});
+    Progress progress(fmt::format("{} {}", what, rollout_id), static_cast<int64_t>(requests.size()),
+                      "samples");
+    results =
+        engine_.generate(requests, {.weight_version = weight_version,
+                                    .on_finish = [&](const GenerateResult&) { progress.advance(); },
+                                    .should_abort = {},
+                                    .on_step = {}});
   }
   for (size_t i = 0; i < samples.size(); ++i) {
     Sample& sample = samples[i];
@@ -177,9 +181,14 @@ void RolloutExecutor::run(std::vector<Sample>& samples, const SamplingParams& pa
     sample.loss_mask.assign(result.output_ids.size(), 1);
     sample.weight_version = weight_version;
     switch (result.finish.reason) {
-      case FinishReason::length: sample.status = SampleStatus::truncated; break;
-      case FinishReason::abort: sample.status = SampleStatus::aborted; break;
-      default: sample.status = SampleStatus::completed;
+      case FinishReason::length:
+        sample.status = SampleStatus::truncated;
+        break;
+      case FinishReason::abort:
+        sample.status = SampleStatus::aborted;
+        break;
+      default:
+        sample.status = SampleStatus::completed;
     }
   }
   scorer_.score(samples);

@@ -19,7 +19,8 @@ class Scorer {
  public:
   explicit Scorer(const RewardConfig& config);
 
-  /// Sets each sample's reward. One that cannot be had stays empty, and the sample is failed and masked.
+  /// Sets each sample's reward. One that cannot be had stays empty, and the sample is failed and
+  /// masked.
   void score(std::span<Sample> samples);
 
  private:
@@ -41,7 +42,8 @@ class RolloutExecutor {
   std::vector<Sample> supervised(DataSource& source, int64_t rollout_id);
 
   /// Every prompt of an evaluation set, scored. Draws do not depend on the rollout.
-  std::vector<Sample> evaluate(const DataSource& source, int64_t rollout_id, int64_t weight_version);
+  std::vector<Sample> evaluate(const DataSource& source, int64_t rollout_id,
+                               int64_t weight_version);
 
  private:
   std::vector<int32_t> encode(const std::string& prompt) const;

@@ -1,4 +1,5 @@
-// What a run leaves in --run-dir: metrics.jsonl, memory.jsonl, samples.jsonl, config.toml, report.html.
+// What a run leaves in --run-dir: metrics.jsonl, memory.jsonl, samples.jsonl, config.toml,
+// report.html.
 #pragma once
 
 #include <filesystem>
@@ -18,8 +19,8 @@ namespace miles {
 
 class RunRecorder {
  public:
-  /// An empty directory records nothing. A fresh run replaces what the directory held; a resumed one
-  /// keeps the lines of rollouts before `first_rollout`. Throws Error{data}.
+  /// An empty directory records nothing. A fresh run replaces what the directory held; a resumed
+  /// one keeps the lines of rollouts before `first_rollout`. Throws Error{data}.
   RunRecorder(const std::filesystem::path& directory, int64_t first_rollout, bool resumed);
 
   /// config.toml: every flag as it was resolved.
@@ -40,8 +41,8 @@ class RunRecorder {
 
   std::filesystem::path directory_;
   Stopwatch since_start_;
-  double time_offset_ = 0;       // seconds that a resumed run had behind it
-  std::unique_ptr<Files> files_; // null: nothing is recorded
+  double time_offset_ = 0;        // seconds that a resumed run had behind it
+  std::unique_ptr<Files> files_;  // null: nothing is recorded
 };
 
 }  // namespace miles

@@ -18,7 +18,7 @@ namespace {
 /// Resumed or fresh: where the loop begins.
 struct Start {
   std::optional<std::filesystem::path> checkpoint;
-  RunState state;                 // of the checkpoint
+  RunState state;  // of the checkpoint
   int64_t first_rollout = 0;
 };
 
@@ -76,7 +76,8 @@ class TrainLoop {
     }
     for (; rollout_id_ < setup_.num_rollout; ++rollout_id_) {
       turn();
-      if (config_.debug_exit_after_rollout && rollout_id_ + 1 >= *config_.debug_exit_after_rollout) {
+      if (config_.debug_exit_after_rollout &&
+          rollout_id_ + 1 >= *config_.debug_exit_after_rollout) {
         log::info("--debug-exit-after-rollout {}", *config_.debug_exit_after_rollout);
         break;
       }
@@ -100,14 +101,14 @@ class TrainLoop {
         options.hf_checkpoint = {};
         options.init_random = false;
         const ModelSource reference = ModelSource::resolve(options);
-        actor_.load_reference(
-            [&](const Tensor& flat) { reference.fill(setup_.layout, flat); });
+        actor_.load_reference([&](const Tensor& flat) { reference.fill(setup_.layout, flat); });
       }
       if (start_.checkpoint) {
         check_fingerprint(start_.state.fingerprint, fingerprint(setup_), *start_.checkpoint);
         actor_.load_state(*start_.checkpoint);
         setup_.data.restore(start_.state.data);
-        log::info("resumed from {} at rollout {}", start_.checkpoint->string(), start_.first_rollout);
+        log::info("resumed from {} at rollout {}", start_.checkpoint->string(),
+                  start_.first_rollout);
       }
     });
   }
@@ -129,9 +130,8 @@ class TrainLoop {
     recorder_.samples(samples, advantages);
 
     handoff_.after_generate();
-    handoff_.during("actor.train", [&] {
-      metrics.merge(training_turn(actor_, config_, samples, advantages));
-    });
+    handoff_.during("actor.train",
+                    [&] { metrics.merge(training_turn(actor_, config_, samples, advantages)); });
     if (save_due()) save();
     // Nobody generates after the last rollout, unless it is evaluated.
     if (rollout_id_ + 1 < setup_.num_rollout || eval_due_after()) handoff_.after_train();
@@ -208,7 +208,8 @@ class TrainLoop {
   void report_line(const Metrics& metrics, double seconds) const {
     const auto show = [&](const char* name) { return metrics.find(name).value_or(std::nan("")); };
     log::info(
-        "rollout {}/{}  reward {:.3f}  loss {:.4f}  len {:.1f}  {:.0f} tok/s  step {}  device peak {}",
+        "rollout {}/{}  reward {:.3f}  loss {:.4f}  len {:.1f}  {:.0f} tok/s  step {}  device peak "
+        "{}",
         rollout_id_ + 1, setup_.num_rollout, show("rollout/raw_reward"), show("train/loss"),
         show("rollout/response_len/mean"), show("perf/tokens_per_gpu_per_sec"),
         format_seconds(seconds), format_bytes(ledger_.usage(Place::device).peak));

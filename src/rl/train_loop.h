@@ -1,4 +1,5 @@
-// The loop: generate → hand over → train → (save) → hand back → (evaluate), as Miles' train.py has it.
+// The loop: generate → hand over → train → (save) → hand back → (evaluate), as Miles' train.py has
+// it.
 #pragma once
 
 #include <string>
@@ -9,10 +10,10 @@ namespace miles {
 
 /// How a run ended.
 struct TrainSummary {
-  int64_t rollouts = 0;           // done in this process
-  double last_raw_reward = 0;     // NaN when there was none
-  int64_t device_peak = 0;        // bytes, of the ledger
-  int64_t host_peak = 0;          // bytes, of the ledger
+  int64_t rollouts = 0;        // done in this process
+  double last_raw_reward = 0;  // NaN when there was none
+  int64_t device_peak = 0;     // bytes, of the ledger
+  int64_t host_peak = 0;       // bytes, of the ledger
 };
 
 /// Runs to the end. `resolved_flags`: config.toml's content. Throws Error.

@@ -14,26 +14,32 @@ namespace {
 void check_algorithm(const TrainConfig& config) {
   const bool gpu = config.colocate.handoff.peak_device == PeakDevice::gpu;
   if (config.colocate.use_critic)
-    fail(ErrorCode::flags, "{}", gpu ? "--colocate-memory-peak-device gpu does not take a critic; leave out --use-critic"
-                                     : "--use-critic: not implemented: advantages come from groups (grpo); leave it out");
+    fail(ErrorCode::flags, "{}",
+         gpu ? "--colocate-memory-peak-device gpu does not take a critic; leave out --use-critic"
+             : "--use-critic: not implemented: advantages come from groups (grpo); leave it out");
   if (config.colocate.lora_rank != 0)
-    fail(ErrorCode::flags, "--lora-rank {}: not implemented: full-parameter training only; leave it out",
+    fail(ErrorCode::flags,
+         "--lora-rank {}: not implemented: full-parameter training only; leave it out",
          config.colocate.lora_rank);
   check_handoff_options(config.colocate.handoff);
   check_policy_loss_options(config.algorithm.loss.policy);
   if (config.algorithm.skip_actor_forward_only && !config.algorithm.use_rollout_logprobs)
-    fail(ErrorCode::flags, "--skip-actor-forward-only needs --use-rollout-logprobs: without either there are no old log-probs");
+    fail(ErrorCode::flags,
+         "--skip-actor-forward-only needs --use-rollout-logprobs: without either there are no old "
+         "log-probs");
   if (!config.algorithm.ref_load.empty() && !config.algorithm.needs_reference())
     fail(ErrorCode::flags, "--ref-load without --use-kl-loss: nothing would use the reference");
   if (config.checkpoint.save_interval && config.checkpoint.save.empty())
     fail(ErrorCode::flags, "--save-interval without --save DIR: there is nowhere to save to");
   if (config.eval.interval && config.eval.prompt_data.empty())
-    fail(ErrorCode::flags, "--eval-interval without --eval-prompt-data NAME PATH: there is nothing to evaluate on");
+    fail(ErrorCode::flags,
+         "--eval-interval without --eval-prompt-data NAME PATH: there is nothing to evaluate on");
   if (config.num_rollout.has_value() == config.num_epoch.has_value())
     fail(ErrorCode::flags, "pass one of --num-rollout and --num-epoch");
   // A draw at temperature 0 has no spread to learn from, and its log-probs are not the policy's.
   if (config.algorithm.loss.type == LossType::policy_loss && config.rollout.temperature < 1e-6)
-    fail(ErrorCode::flags, "--rollout-temperature {}: a policy is learned from draws; pass a temperature above 0",
+    fail(ErrorCode::flags,
+         "--rollout-temperature {}: a policy is learned from draws; pass a temperature above 0",
          config.rollout.temperature);
 }
 
@@ -42,7 +48,8 @@ int64_t resolve_num_rollout(const TrainConfig& config, const DataSource& data) {
   const int64_t per_epoch = data.size() / config.batch.rollout_batch_size;
   if (per_epoch == 0)
     fail(ErrorCode::flags,
-         "--num-epoch: the data has {} prompts, fewer than one rollout of --rollout-batch-size {}; pass --num-rollout",
+         "--num-epoch: the data has {} prompts, fewer than one rollout of --rollout-batch-size {}; "
+         "pass --num-rollout",
          data.size(), config.batch.rollout_batch_size);
   return per_epoch * *config.num_epoch;
 }
@@ -50,37 +57,37 @@ int64_t resolve_num_rollout(const TrainConfig& config, const DataSource& data) {
 ActorOptions actor_options(TrainConfig& config, const ModelConfig& model, int64_t num_rollout) {
   const HandoffOptions& handoff = config.colocate.handoff;
   ActorOptions options;
-  options.placement = !handoff.offload_train ? ActorPlacement::resident
+  options.placement = !handoff.offload_train                   ? ActorPlacement::resident
                       : handoff.peak_device == PeakDevice::gpu ? ActorPlacement::streamed
                                                                : ActorPlacement::loaded;
   options.max_sequence_length = max_sample_length(config, model);
   options.max_sequences_per_step = config.batch.global_batch_size;
   options.max_tokens_per_step = options.max_sequence_length * config.batch.global_batch_size;
   if (!config.max_tokens_per_gpu) {
-    config.max_tokens_per_gpu = std::max(options.max_sequence_length,
-                                         std::min<int64_t>(options.max_tokens_per_step, 8192));
+    config.max_tokens_per_gpu =
+        std::max(options.max_sequence_length, std::min<int64_t>(options.max_tokens_per_step, 8192));
     log::info("--max-tokens-per-gpu {} was chosen", *config.max_tokens_per_gpu);
   }
   if (*config.max_tokens_per_gpu < options.max_sequence_length)
     fail(ErrorCode::flags,
-         "--max-tokens-per-gpu {} is less than the longest sample, {} tokens; raise it, or lower --rollout-max-response-len",
+         "--max-tokens-per-gpu {} is less than the longest sample, {} tokens; raise it, or lower "
+         "--rollout-max-response-len",
          *config.max_tokens_per_gpu, options.max_sequence_length);
   options.max_tokens_per_gpu = std::min(*config.max_tokens_per_gpu, options.max_tokens_per_step);
   options.log_probs_chunk_size = std::max<int64_t>(0, config.log_probs_chunk_size);
   options.with_reference = config.algorithm.needs_reference();
   const OptimizerConfig& optimizer = config.optimizer;
-  options.optimizer = {
-      .schedule = {.lr = optimizer.lr,
-                   .min_lr = optimizer.min_lr,
-                   .style = optimizer.lr_decay_style,
-                   .warmup_steps = optimizer.lr_warmup_iters,
-                   .decay_steps = optimizer.lr_decay_iters.value_or(
-                       num_rollout * config.batch.num_steps_per_rollout)},
-      .beta1 = static_cast<float>(optimizer.adam_beta1),
-      .beta2 = static_cast<float>(optimizer.adam_beta2),
-      .eps = static_cast<float>(optimizer.adam_eps),
-      .weight_decay = static_cast<float>(optimizer.weight_decay),
-      .clip_grad = static_cast<float>(optimizer.clip_grad)};
+  options.optimizer = {.schedule = {.lr = optimizer.lr,
+                                    .min_lr = optimizer.min_lr,
+                                    .style = optimizer.lr_decay_style,
+                                    .warmup_steps = optimizer.lr_warmup_iters,
+                                    .decay_steps = optimizer.lr_decay_iters.value_or(
+                                        num_rollout * config.batch.num_steps_per_rollout)},
+                       .beta1 = static_cast<float>(optimizer.adam_beta1),
+                       .beta2 = static_cast<float>(optimizer.adam_beta2),
+                       .eps = static_cast<float>(optimizer.adam_eps),
+                       .weight_decay = static_cast<float>(optimizer.weight_decay),
+                       .clip_grad = static_cast<float>(optimizer.clip_grad)};
   return options;
 }
 
@@ -110,7 +117,8 @@ std::unique_ptr<Device> make_device(DeviceChoice choice) {
 std::vector<EvalSet> load_eval_sets(const TrainConfig& config) {
   const auto& pairs = config.eval.prompt_data;
   if (pairs.size() % 2 != 0)
-    fail(ErrorCode::flags, "--eval-prompt-data takes pairs NAME PATH, but {} words were given", pairs.size());
+    fail(ErrorCode::flags, "--eval-prompt-data takes pairs NAME PATH, but {} words were given",
+         pairs.size());
   std::vector<EvalSet> sets;
   for (size_t i = 0; i < pairs.size(); i += 2) {
     DataOptions options = config.data;
@@ -128,11 +136,13 @@ void keep_fitting_prompts(DataSource& data, const Tokenizer& tokenizer, int64_t 
     return !ids.empty() && static_cast<int64_t>(ids.size()) <= max_prompt_len;
   });
   if (data.size() == 0)
-    fail(ErrorCode::data, "no prompt is left: all {} are empty or longer than --rollout-max-prompt-len {} tokens",
+    fail(ErrorCode::data,
+         "no prompt is left: all {} are empty or longer than --rollout-max-prompt-len {} tokens",
          skipped, max_prompt_len);
   if (skipped > 0)
-    log::warn("{} of {} prompts are empty or longer than --rollout-max-prompt-len {} tokens: skipped",
-              skipped, skipped + data.size(), max_prompt_len);
+    log::warn(
+        "{} of {} prompts are empty or longer than --rollout-max-prompt-len {} tokens: skipped",
+        skipped, skipped + data.size(), max_prompt_len);
 }
 
 TrainSetup prepare_training(TrainConfig config) {
@@ -143,7 +153,8 @@ TrainSetup prepare_training(TrainConfig config) {
   ParamLayout layout(model.config());
   const int64_t longest = max_sample_length(config, model.config());
   if (longest < 2)
-    fail(ErrorCode::flags, "the longest sample is {} tokens; raise --rollout-max-context-len", longest);
+    fail(ErrorCode::flags, "the longest sample is {} tokens; raise --rollout-max-context-len",
+         longest);
   const int64_t max_prompt = std::min(config.rollout.max_prompt_len, longest - 1);
 
   DataSource data = DataSource::load(config.data);
@@ -157,16 +168,27 @@ TrainSetup prepare_training(TrainConfig config) {
   const MemoryBudget budget{
       .device_bytes = config.device.gpu_memory_budget.value_or(device->capacity_bytes()),
       .host_bytes = config.device.host_memory_budget.value_or(device->capacity_bytes())};
-  MemoryPlan plan = plan_memory({.config = model.config(), .layout = layout, .actor = actor,
-                                 .engine = engine, .handoff = config.colocate.handoff});
+  MemoryPlan plan = plan_memory({.config = model.config(),
+                                 .layout = layout,
+                                 .actor = actor,
+                                 .engine = engine,
+                                 .handoff = config.colocate.handoff});
   log::info("memory plan: device {} of {}, host {} of {}", format_bytes(plan.device_peak),
             format_bytes(budget.device_bytes), format_bytes(plan.host_peak),
             format_bytes(budget.host_bytes));
   check_fits(plan, budget);
-  return {.config = std::move(config), .model = std::move(model), .layout = std::move(layout),
-          .tokenizer = std::move(tokenizer), .data = std::move(data),
-          .eval_sets = std::move(eval_sets), .num_rollout = num_rollout, .actor = actor,
-          .engine = engine, .budget = budget, .device = std::move(device), .plan = std::move(plan)};
+  return {.config = std::move(config),
+          .model = std::move(model),
+          .layout = std::move(layout),
+          .tokenizer = std::move(tokenizer),
+          .data = std::move(data),
+          .eval_sets = std::move(eval_sets),
+          .num_rollout = num_rollout,
+          .actor = actor,
+          .engine = engine,
+          .budget = budget,
+          .device = std::move(device),
+          .plan = std::move(plan)};
 }
 
 }  // namespace miles

@@ -1,4 +1,5 @@
-// All that is worked out and checked before anything is loaded: models, data, sizes, and whether it fits.
+// All that is worked out and checked before anything is loaded: models, data, sizes, and whether it
+// fits.
 #pragma once
 
 #include <memory>
@@ -16,13 +17,13 @@ struct EvalSet {
 };
 
 struct TrainSetup {
-  TrainConfig config;          // with everything that was left open filled in
+  TrainConfig config;  // with everything that was left open filled in
   ModelSource model;
   ParamLayout layout;
   Tokenizer tokenizer;
   DataSource data;
   std::vector<EvalSet> eval_sets;
-  int64_t num_rollout = 0;     // rollouts in all
+  int64_t num_rollout = 0;  // rollouts in all
   ActorOptions actor;
   EngineOptions engine;
   MemoryBudget budget;

@@ -98,9 +98,8 @@ class Turn {
 
   void train() {
     LossOptions loss = config_.algorithm.loss;
-    loss.temperature = loss.type == LossType::policy_loss
-                           ? static_cast<float>(config_.rollout.temperature)
-                           : 1.0F;
+    loss.temperature =
+        loss.type == LossType::policy_loss ? static_cast<float>(config_.rollout.temperature) : 1.0F;
     const Stopwatch watch;
     Mean total, pg, kl, entropy, clipped, ppo_kl, norm;
     int64_t tokens = 0, skipped = 0;

@@ -11,8 +11,8 @@
 
 namespace miles {
 
-/// Trains on the samples in their order, global_batch_size at a time, and returns Miles' train/*, perf/*
-/// and rollout/* metrics of it. `advantages`: [samples], of every token of a sample.
+/// Trains on the samples in their order, global_batch_size at a time, and returns Miles' train/*,
+/// perf/* and rollout/* metrics of it. `advantages`: [samples], of every token of a sample.
 Metrics training_turn(ActorModel& actor, const TrainConfig& config, std::span<const Sample> samples,
                       std::span<const float> advantages);
 

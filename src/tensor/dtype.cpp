@@ -6,13 +6,20 @@ namespace miles {
 
 std::string_view name_of(DType dtype) {
   switch (dtype) {
-    case DType::f32: return "float32";
-    case DType::bf16: return "bfloat16";
-    case DType::f16: return "float16";
-    case DType::i32: return "int32";
-    case DType::i64: return "int64";
-    case DType::u16: return "uint16";
-    case DType::u8: return "uint8";
+    case DType::f32:
+      return "float32";
+    case DType::bf16:
+      return "bfloat16";
+    case DType::f16:
+      return "float16";
+    case DType::i32:
+      return "int32";
+    case DType::i64:
+      return "int64";
+    case DType::u16:
+      return "uint16";
+    case DType::u8:
+      return "uint8";
   }
   return "?";
 }

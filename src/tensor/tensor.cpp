@@ -27,10 +27,17 @@ Tensor Tensor::rows(int64_t first, int64_t count) const {
   const int64_t row_bytes = shape_[0] == 0 ? 0 : bytes() / shape_[0];
   Shape shape;
   switch (shape_.rank()) {
-    case 1: shape = {count}; break;
-    case 2: shape = {count, shape_[1]}; break;
-    case 3: shape = {count, shape_[1], shape_[2]}; break;
-    default: shape = {count, shape_[1], shape_[2], shape_[3]};
+    case 1:
+      shape = {count};
+      break;
+    case 2:
+      shape = {count, shape_[1]};
+      break;
+    case 3:
+      shape = {count, shape_[1], shape_[2]};
+      break;
+    default:
+      shape = {count, shape_[1], shape_[2], shape_[3]};
   }
   return {static_cast<std::byte*>(data_) + first * row_bytes, dtype_, shape};
 }

@@ -46,8 +46,8 @@ class Tensor {
   static Tensor view(std::span<T> values, Shape shape) {
     MILES_CHECK(shape.elements() == static_cast<int64_t>(values.size()), "{} elements as {}",
                 values.size(), shape.str());
-    return {const_cast<std::remove_const_t<T>*>(values.data()),
-            dtype_of<std::remove_const_t<T>>(), shape};
+    return {const_cast<std::remove_const_t<T>*>(values.data()), dtype_of<std::remove_const_t<T>>(),
+            shape};
   }
 
   void* data() const { return data_; }

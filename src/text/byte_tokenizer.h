@@ -1,5 +1,5 @@
-// The byte tokenizer as Hugging Face's files, so that a model that was trained with it is a directory that
-// transformers loads, and that this program loads back.
+// The byte tokenizer as Hugging Face's files, so that a model that was trained with it is a
+// directory that transformers loads, and that this program loads back.
 #pragma once
 
 #include <string>

@@ -13,7 +13,8 @@ namespace miles {
 namespace {
 
 TEST(Philox, MatchesTheKnownAnswersOfTheReferenceImplementation) {
-  // Random123's kat_vectors, philox4x32-10 with a zero counter; our key folds the purpose in, so undo it.
+  // Random123's kat_vectors, philox4x32-10 with a zero counter; our key folds the purpose in, so
+  // undo it.
   const uint64_t fold = static_cast<uint64_t>(RngUse::test) * 0xD1342543DE82EF95ULL;
   const auto zero = philox(fold, RngUse::test, 0, 0);
   EXPECT_EQ(zero, (std::array<uint32_t, 4>{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));

@@ -92,8 +92,11 @@ class BlockStoreTest : public MemoryTest, public testing::WithParamInterface<Sto
   }
 
   BlockStoreOptions options() {
-    BlockStoreOptions options{.home_place = GetParam().home, .home = home_.data(), .blocks = {},
-                              .tag = "slots", .slots = GetParam().slots};
+    BlockStoreOptions options{.home_place = GetParam().home,
+                              .home = home_.data(),
+                              .blocks = {},
+                              .tag = "slots",
+                              .slots = GetParam().slots};
     for (int i = 0; i < kBlocks; ++i) options.blocks.push_back({i * kBytes, kBytes});
     return options;
   }

@@ -53,18 +53,39 @@ void run_and_kill(const std::vector<std::string>& arguments, const std::filesyst
                   int lines) {
   const ScratchDir dir;
   const pid_t child = start(arguments, dir / "out", dir / "log");
-  for (int i = 0; i < 60000 && count_lines(path) < lines && ::waitpid(child, nullptr, WNOHANG) == 0; ++i)
+  for (int i = 0; i < 60000 && count_lines(path) < lines && ::waitpid(child, nullptr, WNOHANG) == 0;
+       ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   ::kill(child, SIGKILL);
   ::waitpid(child, nullptr, 0);
 }
 
 std::vector<std::string> small_run(const std::filesystem::path& run_dir) {
-  return {"train", "--model", std::string(MILES_SOURCE_DIR) + "/tests/fixtures/program/tiny",
-          "--init-random", "--prompt-data", "synthetic:addition?max=9&count=40", "--rollout-shuffle",
-          "--rollout-batch-size", "2", "--n-samples-per-prompt", "4", "--num-rollout", "6",
-          "--rollout-max-prompt-len", "8", "--rollout-max-response-len", "6", "--lr", "0.01",
-          "--rm-type", "regex", "--rm-regex", "[0-9]", "--run-dir", run_dir.string()};
+  return {"train",
+          "--model",
+          std::string(MILES_SOURCE_DIR) + "/tests/fixtures/program/tiny",
+          "--init-random",
+          "--prompt-data",
+          "synthetic:addition?max=9&count=40",
+          "--rollout-shuffle",
+          "--rollout-batch-size",
+          "2",
+          "--n-samples-per-prompt",
+          "4",
+          "--num-rollout",
+          "6",
+          "--rollout-max-prompt-len",
+          "8",
+          "--rollout-max-response-len",
+          "6",
+          "--lr",
+          "0.01",
+          "--rm-type",
+          "regex",
+          "--rm-regex",
+          "[0-9]",
+          "--run-dir",
+          run_dir.string()};
 }
 
 std::vector<std::string> with(std::vector<std::string> base, const std::vector<std::string>& more) {

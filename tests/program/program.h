@@ -10,9 +10,9 @@
 namespace miles::test {
 
 struct Outcome {
-  int exit_code = 0;   // 128 + signal when it was killed
-  std::string out;     // stdout
-  std::string log;     // stderr
+  int exit_code = 0;  // 128 + signal when it was killed
+  std::string out;    // stdout
+  std::string log;    // stderr
 };
 
 /// Runs `miles ARGUMENTS…` to its end.
@@ -22,7 +22,8 @@ Outcome run_miles(const std::vector<std::string>& arguments);
 void run_and_kill(const std::vector<std::string>& arguments, const std::filesystem::path& path,
                   int lines);
 
-/// Flags of a small training run on sums with random weights: six rollouts of 2 prompts × 4 samples.
+/// Flags of a small training run on sums with random weights: six rollouts of 2 prompts × 4
+/// samples.
 std::vector<std::string> small_run(const std::filesystem::path& run_dir);
 
 /// `base` with `more` behind it.
@@ -31,8 +32,8 @@ std::vector<std::string> with(std::vector<std::string> base, const std::vector<s
 /// The lines of a .jsonl file.
 std::vector<nlohmann::json> json_lines(const std::filesystem::path& path);
 
-/// What must be equal between two runs: per rollout loss, gradient norm, reward and difference of log-probs,
-/// and every sample's tokens.
+/// What must be equal between two runs: per rollout loss, gradient norm, reward and difference of
+/// log-probs, and every sample's tokens.
 std::vector<std::string> numbers_of(const std::filesystem::path& run_dir);
 
 }  // namespace miles::test

@@ -1,7 +1,6 @@
 // The program from outside: what a user runs, kills and resumes.
-#include <gtest/gtest.h>
-
 #include <fmt/format.h>
+#include <gtest/gtest.h>
 
 #include <fstream>
 #include <regex>
@@ -42,9 +41,9 @@ TEST(Train, IsExactlyOnPolicyInBothTypes) {
   for (const char* dtype : {"float32", "bfloat16"}) {
     const ScratchDir dir;
     // A cache for two samples only forces preemption; chunks of 3 cut every prompt.
-    const auto run = with(small_run(dir / "a"), {"--dtype", dtype, "--max-total-tokens", "28", "--page-size",
-                                                 "2", "--chunked-prefill-size", "3",
-                                                 "--check-weight-update-equal"});
+    const auto run = with(small_run(dir / "a"),
+                          {"--dtype", dtype, "--max-total-tokens", "28", "--page-size", "2",
+                           "--chunked-prefill-size", "3", "--check-weight-update-equal"});
     const Outcome outcome = run_miles(with(run, kGpuPeak));
     ASSERT_EQ(outcome.exit_code, 0) << outcome.log;
     for (const auto& line : json_lines(dir / "a" / "metrics.jsonl"))
@@ -56,7 +55,8 @@ TEST(Train, AnotherMicroBatchSizeChangesOnlyTheRounding) {
   const ScratchDir dir;
   ASSERT_EQ(run_miles(with(small_run(dir / "a"), {"--max-tokens-per-gpu", "14"})).exit_code, 0);
   ASSERT_EQ(run_miles(with(small_run(dir / "b"), {"--max-tokens-per-gpu", "100"})).exit_code, 0);
-  const auto a = json_lines(dir / "a" / "metrics.jsonl"), b = json_lines(dir / "b" / "metrics.jsonl");
+  const auto a = json_lines(dir / "a" / "metrics.jsonl"),
+             b = json_lines(dir / "b" / "metrics.jsonl");
   const auto samples_a = json_lines(dir / "a" / "samples.jsonl");
   const auto samples_b = json_lines(dir / "b" / "samples.jsonl");
   EXPECT_NEAR(a[0]["train/grad_norm"].get<double>(), b[0]["train/grad_norm"].get<double>(),
@@ -69,8 +69,10 @@ TEST(Train, ResumesAfterAKillWithTheSameBits) {
   ASSERT_EQ(run_miles(with(small_run(dir / "whole"), kGpuPeak)).exit_code, 0);
   const auto expected = numbers_of(dir / "whole");
   for (const int lines : {2, 4}) {
-    const fs::path run = dir / fmt::format("killed{}", lines), save = dir / fmt::format("save{}", lines);
-    const auto flags = with(with(small_run(run), kGpuPeak), {"--save", save.string(), "--save-interval", "1"});
+    const fs::path run = dir / fmt::format("killed{}", lines),
+                   save = dir / fmt::format("save{}", lines);
+    const auto flags =
+        with(with(small_run(run), kGpuPeak), {"--save", save.string(), "--save-interval", "1"});
     run_and_kill(flags, run / "metrics.jsonl", lines);
     const Outcome outcome = run_miles(with(flags, {"--load", save.string()}));
     ASSERT_EQ(outcome.exit_code, 0) << outcome.log;
@@ -83,10 +85,10 @@ TEST(Train, KeepsTheOrderOfTheHandoff) {
   const ScratchDir dir;
   ASSERT_EQ(run_miles(with(small_run(dir / "gpu"), kGpuPeak)).exit_code, 0);
   EXPECT_EQ(events_of(dir / "gpu", 1),
-            (std::vector<std::string>{"rollout.generate", "rollout.offload_kv", "actor.onload",
-                                      "rollout.offload_weights", "actor.train", "actor.clear_memory",
-                                      "rollout.onload_weights", "actor.offload",
-                                      "actor.update_weights", "rollout.onload_kv"}));
+            (std::vector<std::string>{
+                "rollout.generate", "rollout.offload_kv", "actor.onload", "rollout.offload_weights",
+                "actor.train", "actor.clear_memory", "rollout.onload_weights", "actor.offload",
+                "actor.update_weights", "rollout.onload_kv"}));
   // Nobody generates after the last rollout.
   EXPECT_EQ(events_of(dir / "gpu", 5).back(), "actor.train");
   ASSERT_EQ(run_miles(with(small_run(dir / "cpu"), kCpuPeak)).exit_code, 0);
@@ -103,7 +105,8 @@ TEST(Train, RefusesABudgetOneByteBelowThePlannedPeak) {
   const Outcome refused = run_miles(with(run, {"--gpu-memory-budget", "4096"}));
   EXPECT_EQ(refused.exit_code, 4);
   std::smatch need;
-  ASSERT_TRUE(std::regex_search(refused.log, need, std::regex("needs [^(]*\\((\\d+) bytes\\)"))) << refused.log;
+  ASSERT_TRUE(std::regex_search(refused.log, need, std::regex("needs [^(]*\\((\\d+) bytes\\)")))
+      << refused.log;
   const int64_t bytes = std::stoll(need[1]);
   const Outcome one_less = run_miles(with(run, {"--gpu-memory-budget", std::to_string(bytes - 1)}));
   EXPECT_EQ(one_less.exit_code, 4);
@@ -118,7 +121,8 @@ TEST(Train, RefusesABudgetOneByteBelowThePlannedPeak) {
 
 TEST(Train, HoldsMemoryFlatOverManyRollouts) {
   const ScratchDir dir;
-  const Outcome outcome = run_miles(with(with(small_run(dir / "a"), kGpuPeak), {"--num-rollout", "200"}));
+  const Outcome outcome =
+      run_miles(with(with(small_run(dir / "a"), kGpuPeak), {"--num-rollout", "200"}));
   ASSERT_EQ(outcome.exit_code, 0) << outcome.log;
   std::vector<int64_t> device, resident;
   for (const auto& line : json_lines(dir / "a" / "memory.jsonl")) {
@@ -151,7 +155,9 @@ struct Refusal {
 TEST(Train, RefusesWhatCannotWorkBeforeItStarts) {
   const std::vector<Refusal> refusals = {
       {{"--colocate-memory-peak-device", "gpu"}, 2, "--colocate"},
-      {{"--colocate", "--no-offload-train", "--colocate-memory-peak-device", "gpu"}, 2, "--offload-train"},
+      {{"--colocate", "--no-offload-train", "--colocate-memory-peak-device", "gpu"},
+       2,
+       "--offload-train"},
       {{"--colocate", "--colocate-memory-peak-device", "gpu", "--use-critic"}, 2, "critic"},
       {{"--lora-rank", "8"}, 2, "full-parameter training only"},
       {{"--n-samples-per-prompt", "1"}, 2, "n-samples-per-prompt"},
@@ -176,7 +182,8 @@ TEST(Train, RefusesWhatCannotWorkBeforeItStarts) {
     }
     const Outcome outcome = run_miles(with(run, refusal.flags));
     EXPECT_EQ(outcome.exit_code, refusal.exit_code) << refusal.flags[0] << '\n' << outcome.log;
-    EXPECT_NE(outcome.log.find(refusal.says), std::string::npos) << refusal.flags[0] << '\n' << outcome.log;
+    EXPECT_NE(outcome.log.find(refusal.says), std::string::npos) << refusal.flags[0] << '\n'
+                                                                 << outcome.log;
     EXPECT_FALSE(fs::exists(dir / "a")) << refusal.flags[0];
   }
 }
@@ -190,10 +197,12 @@ TEST(Train, APresetWithoutWeightsSaysSo) {
 TEST(Train, MasksSamplesWhoseRewardFails) {
   const ScratchDir dir;
   // Every third answer is no reward.
-  std::ofstream(dir / "rm.sh") << "n=0\nwhile read -r line; do n=$((n+1)); id=${line#*\\\"id\\\":}; id=${id%%,*}\n"
-                                  "if [ $((n % 3)) = 0 ]; then echo \"{\\\"id\\\":$id,\\\"reward\\\":null}\"; "
-                                  "else echo \"{\\\"id\\\":$id,\\\"reward\\\":$((n % 2))}\"; fi; done\n";
-  const Outcome outcome = run_miles(with(small_run(dir / "a"), {"--custom-rm-command", "sh " + (dir / "rm.sh").string()}));
+  std::ofstream(dir / "rm.sh")
+      << "n=0\nwhile read -r line; do n=$((n+1)); id=${line#*\\\"id\\\":}; id=${id%%,*}\n"
+         "if [ $((n % 3)) = 0 ]; then echo \"{\\\"id\\\":$id,\\\"reward\\\":null}\"; "
+         "else echo \"{\\\"id\\\":$id,\\\"reward\\\":$((n % 2))}\"; fi; done\n";
+  const Outcome outcome = run_miles(
+      with(small_run(dir / "a"), {"--custom-rm-command", "sh " + (dir / "rm.sh").string()}));
   ASSERT_EQ(outcome.exit_code, 0) << outcome.log;
   for (const auto& line : json_lines(dir / "a" / "metrics.jsonl")) {
     EXPECT_GT(line["rollout/reward_error"].get<double>(), 0);
@@ -203,18 +212,24 @@ TEST(Train, MasksSamplesWhoseRewardFails) {
 
 TEST(Generate, TellsTheStory) {
   MILES_NEED_SHARED("models/stories260K");
-  const Outcome outcome = run_miles({"generate", "--hf-checkpoint", (shared_dir() / "models/stories260K").string(),
-                                     "--prompt", "", "--temperature", "0", "--max-new-tokens", "120"});
+  const Outcome outcome =
+      run_miles({"generate", "--hf-checkpoint", (shared_dir() / "models/stories260K").string(),
+                 "--prompt", "", "--temperature", "0", "--max-new-tokens", "120"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.log;
-  EXPECT_TRUE(outcome.out.starts_with("Once upon a time, there was a little girl named Lily. She loved to play outside "
-                                      "in the park. One day, she saw a big, red ball.")) << outcome.out;
+  EXPECT_TRUE(outcome.out.starts_with(
+      "Once upon a time, there was a little girl named Lily. She loved to play outside "
+      "in the park. One day, she saw a big, red ball."))
+      << outcome.out;
 }
 
 TEST(Inspect, KnowsModelsRunsAndCheckpoints) {
   const ScratchDir dir;
-  ASSERT_EQ(run_miles(with(small_run(dir / "run"), {"--save", (dir / "save").string()})).exit_code, 0);
-  for (const auto& [path, says] : {std::pair{dir / "run", "a run"}, {dir / "save", "a checkpoint"},
-                                   {dir / "save" / "iter_0000005" / "hf", "a Hugging Face model"}}) {
+  ASSERT_EQ(run_miles(with(small_run(dir / "run"), {"--save", (dir / "save").string()})).exit_code,
+            0);
+  for (const auto& [path, says] :
+       {std::pair{dir / "run", "a run"},
+        {dir / "save", "a checkpoint"},
+        {dir / "save" / "iter_0000005" / "hf", "a Hugging Face model"}}) {
     const Outcome outcome = run_miles({"inspect", path.string()});
     EXPECT_EQ(outcome.exit_code, 0) << outcome.log;
     EXPECT_NE(outcome.out.find(says), std::string::npos) << outcome.out;
@@ -224,7 +239,8 @@ TEST(Inspect, KnowsModelsRunsAndCheckpoints) {
 
 TEST(Checkpoints, AHalfWrittenOneIsNeverChosen) {
   const ScratchDir dir;
-  const auto flags = with(small_run(dir / "run"), {"--save", (dir / "save").string(), "--save-interval", "2"});
+  const auto flags =
+      with(small_run(dir / "run"), {"--save", (dir / "save").string(), "--save-interval", "2"});
   ASSERT_EQ(run_miles(with(flags, {"--num-rollout", "2"})).exit_code, 0);
   fs::create_directories(dir / "save" / "iter_0000009");  // half-written: no run_state.json
   const Outcome resumed = run_miles(with(flags, {"--load", (dir / "save").string()}));

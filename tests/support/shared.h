@@ -7,7 +7,8 @@
 
 namespace miles::test {
 
-/// The folder with real models, tokenizers and data: $MILES_SHARED, else ../shared beside the checkout.
+/// The folder with real models, tokenizers and data: $MILES_SHARED, else ../shared beside the
+/// checkout.
 std::filesystem::path shared_dir();
 
 /// A fresh directory, removed with its content at the end of the scope.
@@ -26,10 +27,11 @@ class ScratchDir {
 
 }  // namespace miles::test
 
-/// Skips the test, saying what is missing, when the shared folder lacks `name`; fails where CI is set.
-#define MILES_NEED_SHARED(name)                                                            \
-  if (!std::filesystem::exists(::miles::test::shared_dir() / (name))) {                    \
-    if (std::getenv("CI") != nullptr)                                                      \
-      FAIL() << (name) << " is not under MILES_SHARED=" << ::miles::test::shared_dir();    \
+/// Skips the test, saying what is missing, when the shared folder lacks `name`; fails where CI is
+/// set.
+#define MILES_NEED_SHARED(name)                                                             \
+  if (!std::filesystem::exists(::miles::test::shared_dir() / (name))) {                     \
+    if (std::getenv("CI") != nullptr)                                                       \
+      FAIL() << (name) << " is not under MILES_SHARED=" << ::miles::test::shared_dir();     \
     GTEST_SKIP() << (name) << " is not under MILES_SHARED=" << ::miles::test::shared_dir(); \
   }

@@ -14,7 +14,8 @@
 namespace miles {
 namespace {
 
-/// Anonymous mappings. Reserved ranges are inaccessible, so that a use after decommit faults at once.
+/// Anonymous mappings. Reserved ranges are inaccessible, so that a use after decommit faults at
+/// once.
 class AnonymousMemory : public AddressSpace {
  public:
   int64_t granularity() const override { return page_; }
@@ -76,6 +77,8 @@ class CpuDevice : public Device {
 
 }  // namespace
 
-std::unique_ptr<Device> make_cpu_device() { return std::make_unique<CpuDevice>(); }
+std::unique_ptr<Device> make_cpu_device() {
+  return std::make_unique<CpuDevice>();
+}
 
 }  // namespace miles

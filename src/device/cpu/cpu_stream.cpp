@@ -90,6 +90,8 @@ void ThreadStream::wait(const Event& event) {
   if (!event.done()) enqueue([event] { event.synchronize(); });
 }
 
-void ThreadStream::synchronize() { record().synchronize(); }
+void ThreadStream::synchronize() {
+  record().synchronize();
+}
 
 }  // namespace miles

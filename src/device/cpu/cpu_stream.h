@@ -1,6 +1,6 @@
 // The CPU's two kinds of stream. Kernels run on the caller's thread (they spread over all cores by
-// themselves); copies run on a thread of their own, in order, so that a forgotten wait is a data race
-// that ThreadSanitizer finds.
+// themselves); copies run on a thread of their own, in order, so that a forgotten wait is a data
+// race that ThreadSanitizer finds.
 #pragma once
 
 #include <condition_variable>
