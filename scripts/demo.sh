@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The demo: a small Qwen3-architecture model learns to add, on the CPU, in minutes.
 #   scripts/demo.sh MILES_BINARY [OUTPUT_DIRECTORY]
-# 1. from random weights, supervised on sums of which a fifth are wrong, until it is right about half the time;
+# 1. from random weights, supervised on sums of which a quarter are wrong, until it is right about half the time;
 # 2. GRPO, colocated with --colocate-memory-peak-device gpu, until it is right more than 95% of the time on sums that
 #    it has never seen;
 # 3. the same job, a few rollouts each, with nothing offloaded and with the cpu peak: what the device holds at most.
@@ -13,24 +13,24 @@ rm -rf "$out"
 mkdir -p "$out"
 
 lengths=(--rollout-max-prompt-len 16 --rollout-max-response-len 4)
-eval=(--eval-prompt-data held_out "synthetic:addition?max=99&split=eval&count=500")
-sums="synthetic:addition?max=99&count=200000"
+eval=(--eval-prompt-data held_out "synthetic:addition?max=49&split=eval&count=250")
+sums="synthetic:addition?max=49&count=200000"
 
 echo "== 1/3 supervised, on noisy sums (log: $out/sft.log)"
 "$miles" train --model "$here/examples/addition" --init-random --loss-type sft_loss \
-  --prompt-data "$sums&noise=20" --rollout-batch-size 160 --num-rollout 750 \
-  --lr 6e-3 --lr-decay-style cosine --lr-warmup-iters 20 --lr-decay-iters 900 \
-  "${lengths[@]}" --eval-interval 750 --skip-eval-before-train "${eval[@]}" \
-  --save "$out/sft" --run-dir "$out/sft-run" 2>&1 | tee "$out/sft.log" | awk '/ [0-9]*[05]0\/750 |eval/'
+  --prompt-data "$sums&noise=25" --rollout-batch-size 128 --num-rollout 400 \
+  --lr 5e-3 --lr-decay-style cosine --lr-warmup-iters 20 --lr-decay-iters 700 \
+  "${lengths[@]}" --eval-interval 400 --skip-eval-before-train "${eval[@]}" \
+  --save "$out/sft" --run-dir "$out/sft-run" 2>&1 | tee "$out/sft.log" | grep -a --line-buffered -E ' [0-9]*[05]0/400 |eval|error'
 
-grpo=(train --hf-checkpoint "$out/sft/iter_0000749/hf" --rm-type exact --prompt-data "$sums"
+grpo=(train --hf-checkpoint "$out/sft/iter_0000399/hf" --rm-type exact --prompt-data "$sums"
       --rollout-batch-size 64 --n-samples-per-prompt 8 "${lengths[@]}"
       --max-tokens-per-gpu 1024 --lr 1e-3 --lr-decay-style linear --adam-beta2 0.95 --weight-decay 0)
 
 echo "== 2/3 GRPO (log: $out/grpo.log)"
 "$miles" "${grpo[@]}" --num-rollout 250 --colocate --colocate-memory-peak-device gpu \
   --eval-interval 50 "${eval[@]}" --save "$out/grpo" --run-dir "$out/run" 2>&1 |
-  tee "$out/grpo.log" | awk '/ [0-9]*[05]0\/250 |eval|report/'
+  tee "$out/grpo.log" | grep -a --line-buffered -E ' [0-9]*[05]0/250 |eval|error'
 
 echo "== 3/3 what the device holds at most, by memory mode"
 "$miles" "${grpo[@]}" --num-rollout 3 --run-dir "$out/none" >"$out/none.log" 2>&1

@@ -48,6 +48,8 @@ class ActorModel {
   void offload();       // nothing of the trainer stays on the device, unless `resident`
   /// Books and gives back what compute_log_probs and train_step would, and computes nothing.
   void rehearse_train();
+  /// The same for save_state.
+  void rehearse_save();
 
   // --- work; onload() first ---
   /// [samples][response_length], natural logarithm, at that temperature.
@@ -72,6 +74,7 @@ class ActorModel {
   void begin_compute();
   void begin_optimizer();
   void end_optimizer();
+  Region commit_save_staging();
   Exec exec();
   std::vector<MicroBatch> begin_step(std::span<const TrainSample> samples);
   /// What is at rest is about to be replaced: nothing on the device may be taken for it.

@@ -11,6 +11,7 @@ namespace miles {
 namespace {
 
 constexpr const char* kFormat = "miles.trainer.1";
+constexpr int64_t kPieceElements = int64_t{16} << 20;  // written at a time
 
 std::filesystem::path state_path(const std::filesystem::path& directory) {
   return directory / "trainer.safetensors";
@@ -44,6 +45,15 @@ int64_t read_count(const SafetensorsFile& file, const std::string& key) {
 
 }  // namespace
 
+Region ActorModel::commit_save_staging() {
+  const int64_t elements = std::min(kPieceElements, layout_.elements());
+  Region staging(memory_, Place::host, "staging", elements * size_of(DType::f32));
+  staging.commit();
+  return staging;
+}
+
+void ActorModel::rehearse_save() { commit_save_staging(); }
+
 void ActorModel::save_state(const std::filesystem::path& directory) {
   const Tensor weights = weights_at_rest();
   store_.optimizer().flush();
@@ -63,9 +73,8 @@ void ActorModel::save_state(const std::filesystem::path& directory) {
                             {"optimizer_steps", std::to_string(optimizer_.steps())},
                             {"skipped_steps", std::to_string(skipped_steps_)},
                             {"weight_version", std::to_string(weight_version_)}});
-  const int64_t piece = std::min(int64_t{16} << 20, weights.elements());  // elements
-  Region staging(memory_, Place::host, "staging", piece * size_of(DType::f32));
-  staging.commit();
+  const Region staging = commit_save_staging();
+  const int64_t piece = std::min(kPieceElements, weights.elements());
   const auto write = [&](const std::string& name, const Tensor& tensor) {
     for (int64_t done = 0; done < tensor.elements(); done += piece) {
       const Tensor part = tensor.rows(done, std::min(piece, tensor.elements() - done));

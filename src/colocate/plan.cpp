@@ -31,6 +31,7 @@ MemoryPlan plan_memory(const PlanInput& input) {
   handoff.during("rollout.generate", [] {});
   handoff.after_generate();
   handoff.during("actor.train", [&] { actor.rehearse_train(); });
+  if (input.saves) handoff.during("actor.save", [&] { actor.rehearse_save(); });
   handoff.after_train();
   return plan;
 }

@@ -16,6 +16,7 @@ struct PlanInput {
   ActorOptions actor;
   EngineOptions engine;
   HandoffOptions handoff;
+  bool saves = false;  // whether the run writes checkpoints
 };
 
 struct MemoryPlan {

@@ -34,7 +34,8 @@ BlockStore::BlockStore(Memory memory, CopyStreams& copies, BlockStoreOptions opt
   slots_region_ = Region(memory, Place::device, options_.tag, total);
   int64_t offset = 0;
   for (const int64_t size : sizes) {
-    slots_.push_back({.data = slots_region_.data() + offset});
+    slots_.emplace_back();
+    slots_.back().data = slots_region_.data() + offset;
     offset += size;
   }
 }
@@ -67,7 +68,9 @@ void BlockStore::invalidate() {
     slot.loaded.synchronize();
     slot.used.synchronize();
     slot.written.synchronize();
-    slot = {.data = slot.data};
+    std::byte* const data = slot.data;
+    slot = Slot();
+    slot.data = data;
   }
 }
 

@@ -38,8 +38,8 @@ class OpBench {
   std::unique_ptr<std::byte, Free> workspace_;
 };
 
-/// Runs `body` with so many OpenMP threads, whatever the machine has. Under ThreadSanitizer always one: it
-/// does not see how OpenMP's own library synchronises.
+/// Runs `body` with so many OpenMP threads, whatever the machine has. Under ThreadSanitizer always
+/// one: it does not see how OpenMP's own library synchronises.
 inline void with_threads(int threads, const std::function<void()>& body) {
 #if defined(__SANITIZE_THREAD__)
   threads = 1;
@@ -88,7 +88,8 @@ std::vector<double> doubles(const Values<T>& values) {
 
 template <class T>
 bool same_bits(const Values<T>& a, const Values<T>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
+  return a.size() == b.size() &&
+         (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
 }
 
 /// Rows [first, first + count) of [n, columns] values.

@@ -136,8 +136,8 @@ MILES_INLINE Vec vexp(Vec x) {
   p = madd(p, r, splat(0.16666576266288757F));
   p = madd(p, r, splat(0.5F));
   p = madd(p, r * r, r) + 1.0F;
-  const VecI exponent = (bits_as<VecI>(shifted) - bits_as<VecI>(magic)) << 23;
-  const Vec y = bits_as<Vec>(bits_as<VecI>(p) + exponent);
+  const VecU exponent = (bits_as<VecU>(shifted) - bits_as<VecU>(magic)) << 23;
+  const Vec y = bits_as<Vec>(bits_as<VecU>(p) + exponent);
   const Vec low = x < -87.33654F ? Vec{} : y;
   const Vec high = x > 88.72283173F ? splat(__builtin_inff()) : low;
   return x != x ? x : high;
