@@ -1,5 +1,8 @@
 #include "rl/checkpoint.h"
 
+#include <fcntl.h>
+#include <stdio.h>
+
 #include <algorithm>
 
 #include "base/error.h"
@@ -46,6 +49,19 @@ void save_tokenizer(const ModelSource& source, const fs::path& to) {
     if (fs::exists(*from / name)) write_file_atomically(to / name, read_file(*from / name));
 }
 
+/// Gives `beside` the name `final_path`. One that has the name already is exchanged for it in one step, and
+/// goes last: at no moment is there none.
+void put_in_place(const fs::path& beside, const fs::path& final_path) {
+  if (fs::exists(final_path)) {
+    if (::renameat2(AT_FDCWD, beside.c_str(), AT_FDCWD, final_path.c_str(), RENAME_EXCHANGE) == 0) {
+      fs::remove_all(beside);
+      return;
+    }
+    fs::remove_all(final_path);  // a file system that cannot exchange
+  }
+  fs::rename(beside, final_path);
+}
+
 /// Every file and directory below `path`, and itself.
 void sync_tree(const fs::path& path) {
   for (const auto& entry : fs::recursive_directory_iterator(path)) sync_to_disk(entry.path());
@@ -68,8 +84,7 @@ void CheckpointWriter::save(ActorModel& actor, const RunState& state) const {
         {"rollout_id", state.rollout_id}, {"data", state.data}, {"fingerprint", state.fingerprint}};
     write_file_atomically(beside / kState, content.dump(2) + "\n");
     sync_tree(beside);
-    fs::remove_all(final_path);
-    fs::rename(beside, final_path);
+    put_in_place(beside, final_path);
     sync_to_disk(directory);
   } catch (const fs::filesystem_error& error) {
     std::error_code ignored;

@@ -19,13 +19,14 @@ class Plan : public testing::TestWithParam<Sharing> {
     setup_.handoff = GetParam().handoff;
     setup_.actor = colocated_actor(GetParam().placement);
   }
-  MemoryPlan plan() const {
+  MemoryPlan plan(bool saves = false) const {
     const ParamLayout layout(setup_.config);
     return plan_memory({.config = setup_.config,
                         .layout = layout,
                         .actor = setup_.actor,
                         .engine = setup_.engine,
-                        .handoff = setup_.handoff});
+                        .handoff = setup_.handoff,
+                        .saves = saves});
   }
   void run(int turns) {
     ColocateRig rig(setup_);
@@ -65,6 +66,22 @@ TEST_P(Plan, EveryEventIsThatOfARun) {
   }
 }
 
+TEST_P(Plan, CountsWhatSavingTakes) {
+  const MemoryPlan planned = plan(/*saves=*/true);
+  setup_.budget = {.device_bytes = planned.device_peak, .host_bytes = planned.host_peak};
+  ColocateRig rig(setup_);
+  rig.load();
+  rig.handoff.start();
+  const auto samples = rig.generate();
+  rig.handoff.after_generate();
+  rig.train(samples);
+  const test::ScratchDir directory;
+  rig.handoff.during("actor.save", [&] { rig.actor.save_state(directory.path()); });
+  rig.handoff.after_train();
+  EXPECT_EQ(rig.ledger.usage(Place::device).peak, planned.device_peak);
+  EXPECT_EQ(rig.ledger.usage(Place::host).peak, planned.host_peak);
+}
+
 TEST_P(Plan, ABudgetOfExactlyThePlanIsEnoughAndAByteLessIsNot) {
   const MemoryPlan planned = plan();
   setup_.budget = {.device_bytes = planned.device_peak, .host_bytes = planned.host_peak};
@@ -100,7 +117,8 @@ TEST(PlanOfAModel, NeedsNoneOfItsMemory) {
                  .max_tokens_per_gpu = 4096,
                  .max_tokens_per_step = 1 << 18,
                  .max_sequences_per_step = 256,
-                 .max_sequence_length = 2048},
+                 .max_sequence_length = 2048,
+                 .optimizer = {}},
        .engine = {.max_total_tokens = 1 << 17, .max_context_len = 2048},
        .handoff = {
            .offload_train = true, .offload_rollout = true, .peak_device = PeakDevice::gpu}});
