@@ -3,6 +3,8 @@
 namespace miles {
 namespace {
 
+constexpr double kBelowOne = 0.999999;  // a moment that never forgets has no bias correction
+
 void add_prompt_flags(CLI::App& app, TrainConfig& config) {
   const std::string group = "Data";
   app.add_option("--prompt-data", config.data.path,
@@ -119,11 +121,11 @@ void add_optimizer_flags(CommandLine& line, TrainConfig& config, BatchSizeFlags&
       ->group(group)
       ->capture_default_str();
   app.add_option("--adam-beta1", optimizer.adam_beta1, "")
-      ->check(CLI::Range(0.0, 1.0))
+      ->check(CLI::Range(0.0, kBelowOne))
       ->group(group)
       ->capture_default_str();
   app.add_option("--adam-beta2", optimizer.adam_beta2, "")
-      ->check(CLI::Range(0.0, 1.0))
+      ->check(CLI::Range(0.0, kBelowOne))
       ->group(group)
       ->capture_default_str();
   app.add_option("--adam-eps", optimizer.adam_eps, "")

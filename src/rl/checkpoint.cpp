@@ -4,6 +4,8 @@
 #include <stdio.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -52,14 +54,28 @@ void save_tokenizer(const ModelSource& source, const fs::path& to) {
 /// Gives `beside` the name `final_path`. One that has the name already is exchanged for it in one step, and
 /// goes last: at no moment is there none.
 void put_in_place(const fs::path& beside, const fs::path& final_path) {
-  if (fs::exists(final_path)) {
-    if (::renameat2(AT_FDCWD, beside.c_str(), AT_FDCWD, final_path.c_str(), RENAME_EXCHANGE) == 0) {
-      fs::remove_all(beside);
-      return;
-    }
-    fs::remove_all(final_path);  // a file system that cannot exchange
+  if (!fs::exists(final_path)) {
+    fs::rename(beside, final_path);
+    return;
   }
-  fs::rename(beside, final_path);
+  if (::renameat2(AT_FDCWD, beside.c_str(), AT_FDCWD, final_path.c_str(), RENAME_EXCHANGE) == 0) {
+    sync_to_disk(final_path.parent_path());
+    fs::remove_all(beside);
+    return;
+  }
+  if (errno != EINVAL && errno != ENOSYS && errno != EOPNOTSUPP)
+    fail(ErrorCode::data, "{}: cannot replace: {}", final_path.string(), std::strerror(errno));
+  // A file system that cannot exchange: the old one steps aside, and comes back if the new one cannot come.
+  const fs::path aside = final_path.parent_path() / (".old-" + final_path.filename().string());
+  fs::remove_all(aside);
+  fs::rename(final_path, aside);
+  std::error_code error;
+  fs::rename(beside, final_path, error);
+  if (error) {
+    fs::rename(aside, final_path);
+    fail(ErrorCode::data, "{}: cannot replace: {}", final_path.string(), error.message());
+  }
+  fs::remove_all(aside);
 }
 
 /// Every file and directory below `path`, and itself.
@@ -97,14 +113,15 @@ void CheckpointWriter::save(ActorModel& actor, const RunState& state) const {
   }
   write_file_atomically(directory / "latest_checkpointed_iteration.txt",
                         std::to_string(state.rollout_id) + "\n");
-  const auto complete = list_checkpoints(directory);
-  const auto count = static_cast<int64_t>(complete.size());
+  // Only this run's past goes: what another run left under later numbers is not ours to remove.
+  std::vector<fs::path> ours = list_checkpoints(directory);
+  std::erase_if(ours, [&](const fs::path& path) { return *number_of(path) > state.rollout_id; });
+  const auto count = static_cast<int64_t>(ours.size());
   for (int64_t i = 0; total_limit > 0 && i < count - total_limit; ++i) {
     std::error_code error;
-    fs::remove_all(complete[static_cast<size_t>(i)], error);
+    fs::remove_all(ours[static_cast<size_t>(i)], error);
     if (error)
-      log::warn("{}: cannot remove: {}", complete[static_cast<size_t>(i)].string(),
-                error.message());
+      log::warn("{}: cannot remove: {}", ours[static_cast<size_t>(i)].string(), error.message());
   }
 }
 

@@ -56,23 +56,23 @@ class TrainLoop {
         start_(find_start(config_)),
         ledger_(setup.budget),
         memory_{*setup.device, ledger_},
-        recorder_(config_.run_dir, start_.first_rollout, start_.checkpoint.has_value()),
+        resolved_flags_(resolved_flags),
         actor_(setup.actor, setup.model.config(), setup.layout, memory_),
         engine_(setup.engine, setup.model.config(), setup.layout, memory_, &setup.tokenizer),
         executor_(config_, setup.model.config(), setup.tokenizer, engine_),
         handoff_(config_.colocate.handoff, actor_, engine_, ledger_,
                  [this](const HandoffEvent& event) { on_event(event); }) {
-    recorder_.write_config(resolved_flags);
   }
 
   TrainSummary run() {
-    load();
     rollout_id_ = start_.first_rollout;
+    load();
+    start_records();
     handoff_.start();
     if (eval_due_before()) {
       Metrics metrics;
       evaluate(metrics);
-      recorder_.metrics(rollout_id_ - 1, metrics);
+      recorder_->metrics(rollout_id_ - 1, metrics);
     }
     for (; rollout_id_ < setup_.num_rollout; ++rollout_id_) {
       turn();
@@ -82,8 +82,8 @@ class TrainLoop {
         break;
       }
     }
-    if (recorder_.write_report())
-      log::info("report: {}", (recorder_.directory() / "report.html").string());
+    if (recorder_->write_report())
+      log::info("report: {}", (recorder_->directory() / "report.html").string());
     return {summary_.rollouts, summary_.last_raw_reward, ledger_.usage(Place::device).peak,
             ledger_.usage(Place::host).peak};
   }
@@ -113,6 +113,15 @@ class TrainLoop {
     });
   }
 
+  /// Nothing of an earlier run's records is touched before this one is known to be able to begin.
+  void start_records() {
+    recorder_.emplace(config_.run_dir, start_.first_rollout, start_.checkpoint.has_value());
+    recorder_->write_config(resolved_flags_);
+    for (const HandoffEvent& event : early_events_)
+      recorder_->handoff(event, rollout_id_, setup_.budget);
+    early_events_.clear();
+  }
+
   void turn() {
     const Stopwatch step_watch;
     times_.clear();
@@ -126,8 +135,9 @@ class TrainLoop {
     const std::vector<float> advantages =
         supervised ? std::vector<float>(samples.size(), 0.0F)
                    : group_advantages(samples, config_.algorithm.reward_norm());
-    for (const auto& [name, value] : rollout_metrics(samples, advantages)) metrics.set(name, value);
-    recorder_.samples(samples, advantages);
+    for (const auto& [name, value] : rollout_metrics(samples, advantages))
+      if (!supervised || name != "rollout/reward_error") metrics.set(name, value);
+    recorder_->samples(samples, advantages);
 
     handoff_.after_generate();
     handoff_.during("actor.train",
@@ -137,7 +147,7 @@ class TrainLoop {
     if (rollout_id_ + 1 < setup_.num_rollout || eval_due_after()) handoff_.after_train();
     if (eval_due_after()) evaluate(metrics);
     perf_metrics(metrics, samples, step_watch.seconds());
-    recorder_.metrics(rollout_id_, metrics);
+    recorder_->metrics(rollout_id_, metrics);
     report_line(metrics, step_watch.seconds());
     ++summary_.rollouts;
     summary_.last_raw_reward = metrics.find("rollout/raw_reward").value_or(std::nan(""));
@@ -217,7 +227,10 @@ class TrainLoop {
 
   void on_event(const HandoffEvent& event) {
     times_[event.name] += event.seconds;
-    recorder_.handoff(event, rollout_id_, setup_.budget);
+    if (recorder_)
+      recorder_->handoff(event, rollout_id_, setup_.budget);
+    else
+      early_events_.push_back(event);
   }
 
   TrainSetup& setup_;
@@ -225,7 +238,9 @@ class TrainLoop {
   Start start_;
   Ledger ledger_;
   Memory memory_;
-  RunRecorder recorder_;
+  std::string resolved_flags_;  // config.toml's content
+  std::optional<RunRecorder> recorder_;      // from start_records() on
+  std::vector<HandoffEvent> early_events_;   // seen before
   ActorModel actor_;
   Engine engine_;
   RolloutExecutor executor_;

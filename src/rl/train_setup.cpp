@@ -23,6 +23,18 @@ void check_algorithm(const TrainConfig& config) {
          config.colocate.lora_rank);
   check_handoff_options(config.colocate.handoff);
   check_policy_loss_options(config.algorithm.loss.policy);
+  const RolloutConfig& rollout = config.rollout;
+  check_sampling_params({.temperature = static_cast<float>(rollout.temperature),
+                         .top_k = static_cast<int32_t>(rollout.top_k),
+                         .top_p = static_cast<float>(rollout.top_p),
+                         .min_p = static_cast<float>(rollout.min_p),
+                         .max_new_tokens = rollout.max_response_len,
+                         .min_new_tokens = 0,
+                         .stop = rollout.stop,
+                         .stop_token_ids = {},
+                         .ignore_eos = rollout.ignore_eos,
+                         .skip_special_tokens = true,
+                         .seed = {}});
   if (config.algorithm.skip_actor_forward_only && !config.algorithm.use_rollout_logprobs)
     fail(ErrorCode::flags,
          "--skip-actor-forward-only needs --use-rollout-logprobs: without either there are no old "

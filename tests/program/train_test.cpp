@@ -237,6 +237,28 @@ TEST(Inspect, KnowsModelsRunsAndCheckpoints) {
   EXPECT_EQ(run_miles({"inspect", dir.path().string()}).exit_code, 3);
 }
 
+TEST(Checkpoints, ARefusedRunLeavesRecordsAlone) {
+  const ScratchDir dir;
+  const auto flags = with(small_run(dir / "run"), {"--save", (dir / "save").string()});
+  ASSERT_EQ(run_miles(flags).exit_code, 0);
+  const std::string metrics = read_file(dir / "run" / "metrics.jsonl");
+  // The checkpoint is of a float32 run.
+  const Outcome refused =
+      run_miles(with(flags, {"--load", (dir / "save").string(), "--dtype", "bfloat16"}));
+  EXPECT_EQ(refused.exit_code, 3) << refused.log;
+  EXPECT_EQ(read_file(dir / "run" / "metrics.jsonl"), metrics);
+}
+
+TEST(Checkpoints, TheLimitNeverTakesTheNewestNorAnotherRunsLater) {
+  const ScratchDir dir;
+  const auto flags = with(small_run(dir / "run"), {"--save", (dir / "save").string(), "--save-interval",
+                                                   "1", "--save-total-limit", "2"});
+  ASSERT_EQ(run_miles(flags).exit_code, 0);
+  ASSERT_EQ(run_miles(with(flags, {"--num-rollout", "2"})).exit_code, 0);
+  for (const char* name : {"iter_0000000", "iter_0000001", "iter_0000004", "iter_0000005"})
+    EXPECT_TRUE(fs::exists(dir / "save" / name / "run_state.json")) << name;
+}
+
 TEST(Checkpoints, AHalfWrittenOneIsNeverChosen) {
   const ScratchDir dir;
   const auto flags =
