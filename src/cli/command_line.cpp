@@ -66,6 +66,12 @@ std::string toml_value(const std::vector<std::string>& words) {
   return fmt::format("[{}]", fmt::join(values, ", "));
 }
 
+/// Whether a flag says what the run is, and not merely where this process began or ended.
+bool repeats(const CLI::Option& option) {
+  const std::string& name = option.get_lnames().front();
+  return name != "load" && name != "debug-exit-after-rollout";
+}
+
 /// A flag without a value: whether it holds. One declared as "!--name" sets false when it is given.
 std::string switch_value(const CLI::Option& option) {
   const bool given = option.count() > 0;
@@ -91,8 +97,8 @@ std::string CommandLine::to_toml() const {
       value = toml_value(option->get_default_str());
     // What was left open and has no default does not appear.
     if (!value.empty())
-      lines[option->get_group()].push_back(
-          fmt::format("{} = {}", option->get_lnames().front(), value));
+      lines[option->get_group()].push_back(fmt::format(
+          "{}{} = {}", repeats(*option) ? "" : "# ", option->get_lnames().front(), value));
   }
   std::string text = fmt::format("# miles {} --config FILE repeats this\n", command_);
   for (const auto& [group, entries] : lines)

@@ -42,11 +42,23 @@ void Scorer::score(std::span<Sample> samples) {
 
 // --- RolloutExecutor ---
 
-int64_t max_sample_length(const TrainConfig& config, const ModelConfig& model) {
-  const RolloutConfig& rollout = config.rollout;
-  int64_t length = rollout.max_prompt_len + rollout.max_response_len;
+namespace {
+
+int64_t max_length(const RolloutConfig& rollout, int64_t response, const ModelConfig& model) {
+  int64_t length = rollout.max_prompt_len + response;
   if (rollout.max_context_len) length = std::min(length, *rollout.max_context_len);
   return std::min(length, model.max_position_embeddings);
+}
+
+}  // namespace
+
+int64_t max_sample_length(const TrainConfig& config, const ModelConfig& model) {
+  return max_length(config.rollout, config.rollout.max_response_len, model);
+}
+
+int64_t max_eval_length(const TrainConfig& config, const ModelConfig& model) {
+  return max_length(config.rollout,
+                    config.eval.max_response_len.value_or(config.rollout.max_response_len), model);
 }
 
 RolloutExecutor::RolloutExecutor(const TrainConfig& config, const ModelConfig& model,
@@ -97,7 +109,11 @@ std::vector<Sample> RolloutExecutor::generate(DataSource& source, int64_t rollou
     auto group = source.next_group(config_.batch.n_samples_per_prompt);
     std::move(group.begin(), group.end(), std::back_inserter(samples));
   }
-  run(samples, training_params(), rollout_id, weight_version, "rollout");
+  run(samples, {.what = "rollout",
+                .params = training_params(),
+                .max_length = max_sample_length(config_, model_),
+                .rollout_id = rollout_id,
+                .weight_version = weight_version});
   return samples;
 }
 
@@ -146,30 +162,36 @@ std::vector<Sample> RolloutExecutor::evaluate(const DataSource& source, int64_t 
     }
     ++group;
   }
-  run(samples, eval_params(), rollout_id, weight_version, "eval");
+  run(samples, {.what = "eval",
+                .params = eval_params(),
+                .max_length = max_eval_length(config_, model_),
+                .rollout_id = rollout_id,
+                .weight_version = weight_version});
   return samples;
 }
 
-void RolloutExecutor::run(std::vector<Sample>& samples, const SamplingParams& params,
-                          int64_t rollout_id, int64_t weight_version, const char* what) {
+void RolloutExecutor::run(std::vector<Sample>& samples, const Round& round) {
   std::vector<GenerateRequest> requests;
   for (Sample& sample : samples) {
-    sample.rollout_id = rollout_id;
+    sample.rollout_id = round.rollout_id;
     sample.tokens = encode(sample.prompt);
+    SamplingParams params = round.params;
+    params.max_new_tokens = std::min(params.max_new_tokens,
+                                     round.max_length - static_cast<int64_t>(sample.tokens.size()));
     requests.push_back({.id = sample.index,
                         .prompt = sample.tokens,
-                        .params = params,
+                        .params = std::move(params),
                         .group = sample.group_index});
   }
   std::vector<GenerateResult> results;
   {
-    Progress progress(fmt::format("{} {}", what, rollout_id), static_cast<int64_t>(requests.size()),
-                      "samples");
-    results =
-        engine_.generate(requests, {.weight_version = weight_version,
-                                    .on_finish = [&](const GenerateResult&) { progress.advance(); },
-                                    .should_abort = {},
-                                    .on_step = {}});
+    Progress progress(fmt::format("{} {}", round.what, round.rollout_id),
+                      static_cast<int64_t>(requests.size()), "samples");
+    results = engine_.generate(
+        requests, {.weight_version = round.weight_version,
+                   .on_finish = [&](const GenerateResult&) { progress.advance(); },
+                   .should_abort = {},
+                   .on_step = {}});
   }
   for (size_t i = 0; i < samples.size(); ++i) {
     Sample& sample = samples[i];
@@ -179,7 +201,7 @@ void RolloutExecutor::run(std::vector<Sample>& samples, const SamplingParams& pa
     sample.tokens.insert(sample.tokens.end(), result.output_ids.begin(), result.output_ids.end());
     sample.rollout_log_probs = std::move(result.log_probs);
     sample.loss_mask.assign(result.output_ids.size(), 1);
-    sample.weight_version = weight_version;
+    sample.weight_version = round.weight_version;
     switch (result.finish.reason) {
       case FinishReason::length:
         sample.status = SampleStatus::truncated;

@@ -47,8 +47,15 @@ class RolloutExecutor {
 
  private:
   std::vector<int32_t> encode(const std::string& prompt) const;
-  void run(std::vector<Sample>& samples, const SamplingParams& params, int64_t rollout_id,
-           int64_t weight_version, const char* what);
+  /// What a round of generation is.
+  struct Round {
+    const char* what;        // "rollout" or "eval", for the progress
+    SamplingParams params;
+    int64_t max_length = 0;  // prompt and response, tokens
+    int64_t rollout_id = 0;
+    int64_t weight_version = 0;
+  };
+  void run(std::vector<Sample>& samples, const Round& round);
   SamplingParams training_params() const;
   SamplingParams eval_params() const;
 
@@ -61,5 +68,8 @@ class RolloutExecutor {
 
 /// Tokens that a sample can have at most: prompt and response, within the context.
 int64_t max_sample_length(const TrainConfig& config, const ModelConfig& model);
+
+/// The same for an evaluation's samples, whose responses may be longer.
+int64_t max_eval_length(const TrainConfig& config, const ModelConfig& model);
 
 }  // namespace miles

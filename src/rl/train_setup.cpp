@@ -109,6 +109,8 @@ EngineOptions engine_options(TrainConfig& config, const ModelConfig& model) {
   options.max_running_requests = config.engine.max_running_requests;
   options.chunked_prefill_size = config.engine.chunked_prefill_size;
   options.max_context_len = max_sample_length(config, model);
+  if (config.eval.interval)
+    options.max_context_len = std::max(options.max_context_len, max_eval_length(config, model));
   options.seed = config.rollout.seed;
   if (!config.engine.max_total_tokens) {
     const int64_t pages = (options.max_context_len + options.page_size - 1) / options.page_size;
@@ -190,6 +192,11 @@ TrainSetup prepare_training(TrainConfig config) {
             format_bytes(budget.device_bytes), format_bytes(plan.host_peak),
             format_bytes(budget.host_bytes));
   check_fits(plan, budget);
+  if (device->kind() == DeviceKind::cpu && plan.device_peak + plan.host_peak > device->capacity_bytes())
+    fail(ErrorCode::budget,
+         "does not fit: with --device cpu both memories are the machine's: {} and {} of {}; make the job smaller",
+         format_bytes(plan.device_peak), format_bytes(plan.host_peak),
+         format_bytes(device->capacity_bytes()));
   return {.config = std::move(config),
           .model = std::move(model),
           .layout = std::move(layout),
