@@ -86,13 +86,13 @@ TEST(TokenWeights, OfSamplesMeansAndOfAllTokens) {
   std::vector<TrainSample> samples = {sample_of(1, 4), sample_of(1, 2), sample_of(1, 3)};
   samples[0].loss_mask = {1, 0, 1, 1};
   samples[2].loss_mask = {0, 0, 0};  // counts as a sample, weighs nothing
+  LossOptions per_token;
+  per_token.calculate_per_token_loss = true;
   EXPECT_EQ(token_weights(samples, {}), (std::vector<float>{1.0F / 9, 1.0F / 6, 0}));
-  EXPECT_EQ(token_weights(samples, {.calculate_per_token_loss = true}),
-            (std::vector<float>{1.0F / 5, 1.0F / 5, 0}));
+  EXPECT_EQ(token_weights(samples, per_token), (std::vector<float>{1.0F / 5, 1.0F / 5, 0}));
   for (TrainSample& sample : samples)
     std::fill(sample.loss_mask.begin(), sample.loss_mask.end(), 0);
-  EXPECT_EQ(token_weights(samples, {.calculate_per_token_loss = true}),
-            (std::vector<float>{0, 0, 0}));
+  EXPECT_EQ(token_weights(samples, per_token), (std::vector<float>{0, 0, 0}));
 }
 
 }  // namespace
