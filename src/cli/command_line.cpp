@@ -97,8 +97,8 @@ std::string CommandLine::to_toml() const {
       value = toml_value(option->get_default_str());
     // What was left open and has no default does not appear.
     if (!value.empty())
-      lines[option->get_group()].push_back(fmt::format(
-          "{}{} = {}", repeats(*option) ? "" : "# ", option->get_lnames().front(), value));
+      lines[option->get_group()].push_back(fmt::format("{}{} = {}", repeats(*option) ? "" : "# ",
+                                                       option->get_lnames().front(), value));
   }
   std::string text = fmt::format("# miles {} --config FILE repeats this\n", command_);
   for (const auto& [group, entries] : lines)

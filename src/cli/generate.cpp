@@ -118,7 +118,9 @@ int generate_command(int argc, const char* const* argv) {
     const std::string& prompt = flags.prompts[i / static_cast<size_t>(flags.n)];
     tokens += static_cast<int64_t>(results[i].output_ids.size());
     if (flags.json)
-      std::cout << to_json(prompt, results[i]).dump() << '\n';
+      std::cout << to_json(prompt, results[i])
+                       .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)
+                << '\n';
     else
       std::cout << results[i].text << '\n';
   }

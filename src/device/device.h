@@ -84,7 +84,7 @@ class Device {
 std::unique_ptr<Device> make_cpu_device();
 
 /// A device that holds nothing and runs nothing: addresses are numbers, copies are no-ops. Running
-/// an allocation sequence on it tells what the sequence would take (memory/plan.h).
+/// an allocation sequence on it tells what the sequence would take (colocate/plan.h).
 std::unique_ptr<Device> make_dry_device();
 
 }  // namespace miles

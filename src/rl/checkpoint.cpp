@@ -51,8 +51,8 @@ void save_tokenizer(const ModelSource& source, const fs::path& to) {
     if (fs::exists(*from / name)) write_file_atomically(to / name, read_file(*from / name));
 }
 
-/// Gives `beside` the name `final_path`. One that has the name already is exchanged for it in one step, and
-/// goes last: at no moment is there none.
+/// Gives `beside` the name `final_path`. One that has the name already is exchanged for it in one
+/// step, and goes last: at no moment is there none.
 void put_in_place(const fs::path& beside, const fs::path& final_path) {
   if (!fs::exists(final_path)) {
     fs::rename(beside, final_path);
@@ -65,7 +65,8 @@ void put_in_place(const fs::path& beside, const fs::path& final_path) {
   }
   if (errno != EINVAL && errno != ENOSYS && errno != EOPNOTSUPP)
     fail(ErrorCode::data, "{}: cannot replace: {}", final_path.string(), std::strerror(errno));
-  // A file system that cannot exchange: the old one steps aside, and comes back if the new one cannot come.
+  // A file system that cannot exchange: the old one steps aside, and comes back if the new one
+  // cannot come.
   const fs::path aside = final_path.parent_path() / (".old-" + final_path.filename().string());
   fs::remove_all(aside);
   fs::rename(final_path, aside);

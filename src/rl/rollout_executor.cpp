@@ -187,11 +187,11 @@ void RolloutExecutor::run(std::vector<Sample>& samples, const Round& round) {
   {
     Progress progress(fmt::format("{} {}", round.what, round.rollout_id),
                       static_cast<int64_t>(requests.size()), "samples");
-    results = engine_.generate(
-        requests, {.weight_version = round.weight_version,
-                   .on_finish = [&](const GenerateResult&) { progress.advance(); },
-                   .should_abort = {},
-                   .on_step = {}});
+    results =
+        engine_.generate(requests, {.weight_version = round.weight_version,
+                                    .on_finish = [&](const GenerateResult&) { progress.advance(); },
+                                    .should_abort = {},
+                                    .on_step = {}});
   }
   for (size_t i = 0; i < samples.size(); ++i) {
     Sample& sample = samples[i];

@@ -49,7 +49,7 @@ class RolloutExecutor {
   std::vector<int32_t> encode(const std::string& prompt) const;
   /// What a round of generation is.
   struct Round {
-    const char* what;        // "rollout" or "eval", for the progress
+    const char* what;  // "rollout" or "eval", for the progress
     SamplingParams params;
     int64_t max_length = 0;  // prompt and response, tokens
     int64_t rollout_id = 0;

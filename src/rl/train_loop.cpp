@@ -61,8 +61,7 @@ class TrainLoop {
         engine_(setup.engine, setup.model.config(), setup.layout, memory_, &setup.tokenizer),
         executor_(config_, setup.model.config(), setup.tokenizer, engine_),
         handoff_(config_.colocate.handoff, actor_, engine_, ledger_,
-                 [this](const HandoffEvent& event) { on_event(event); }) {
-  }
+                 [this](const HandoffEvent& event) { on_event(event); }) {}
 
   TrainSummary run() {
     rollout_id_ = start_.first_rollout;
@@ -238,9 +237,9 @@ class TrainLoop {
   Start start_;
   Ledger ledger_;
   Memory memory_;
-  std::string resolved_flags_;  // config.toml's content
-  std::optional<RunRecorder> recorder_;      // from start_records() on
-  std::vector<HandoffEvent> early_events_;   // seen before
+  std::string resolved_flags_;              // config.toml's content
+  std::optional<RunRecorder> recorder_;     // from start_records() on
+  std::vector<HandoffEvent> early_events_;  // seen before
   ActorModel actor_;
   Engine engine_;
   RolloutExecutor executor_;

@@ -192,9 +192,11 @@ TrainSetup prepare_training(TrainConfig config) {
             format_bytes(budget.device_bytes), format_bytes(plan.host_peak),
             format_bytes(budget.host_bytes));
   check_fits(plan, budget);
-  if (device->kind() == DeviceKind::cpu && plan.device_peak + plan.host_peak > device->capacity_bytes())
+  if (device->kind() == DeviceKind::cpu &&
+      plan.device_peak + plan.host_peak > device->capacity_bytes())
     fail(ErrorCode::budget,
-         "does not fit: with --device cpu both memories are the machine's: {} and {} of {}; make the job smaller",
+         "does not fit: with --device cpu both memories are the machine's: {} and {} of {}; make "
+         "the job smaller",
          format_bytes(plan.device_peak), format_bytes(plan.host_peak),
          format_bytes(device->capacity_bytes()));
   return {.config = std::move(config),

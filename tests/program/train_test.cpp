@@ -251,8 +251,9 @@ TEST(Checkpoints, ARefusedRunLeavesRecordsAlone) {
 
 TEST(Checkpoints, TheLimitNeverTakesTheNewestNorAnotherRunsLater) {
   const ScratchDir dir;
-  const auto flags = with(small_run(dir / "run"), {"--save", (dir / "save").string(), "--save-interval",
-                                                   "1", "--save-total-limit", "2"});
+  const auto flags =
+      with(small_run(dir / "run"),
+           {"--save", (dir / "save").string(), "--save-interval", "1", "--save-total-limit", "2"});
   ASSERT_EQ(run_miles(flags).exit_code, 0);
   ASSERT_EQ(run_miles(with(flags, {"--num-rollout", "2"})).exit_code, 0);
   for (const char* name : {"iter_0000000", "iter_0000001", "iter_0000004", "iter_0000005"})
