@@ -7,6 +7,7 @@
 #include "cli/commands.h"
 #include "cli/flags.h"
 #include "cli/standalone_engine.h"
+#include "rl/rollout_executor.h"
 
 namespace miles {
 namespace {
@@ -87,8 +88,7 @@ int generate_command(int argc, const char* const* argv) {
   std::vector<GenerateRequest> requests;
   int64_t longest = 0;
   for (size_t p = 0; p < flags.prompts.size(); ++p) {
-    std::vector<int32_t> ids = tokenizer.encode(flags.prompts[p]);
-    if (ids.empty() && tokenizer.bos_id()) ids.push_back(*tokenizer.bos_id());
+    const std::vector<int32_t> ids = encode_prompt(tokenizer, flags.prompts[p]);
     const auto length = static_cast<int64_t>(ids.size());
     const int64_t context = model.config().max_position_embeddings;
     if (length >= context)

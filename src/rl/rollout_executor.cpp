@@ -69,10 +69,9 @@ RolloutExecutor::RolloutExecutor(const TrainConfig& config, const ModelConfig& m
       engine_(engine),
       scorer_(config.reward) {}
 
-std::vector<int32_t> RolloutExecutor::encode(const std::string& prompt) const {
-  std::vector<int32_t> ids = tokenizer_.encode(prompt);
-  // A model that was trained to begin with BOS sees it even where the prompt is empty.
-  if (ids.empty() && tokenizer_.bos_id()) ids.push_back(*tokenizer_.bos_id());
+std::vector<int32_t> encode_prompt(const Tokenizer& tokenizer, const std::string& prompt) {
+  std::vector<int32_t> ids = tokenizer.encode(prompt);
+  if (ids.empty() && tokenizer.bos_id()) ids.push_back(*tokenizer.bos_id());
   return ids;
 }
 
@@ -124,7 +123,7 @@ std::vector<Sample> RolloutExecutor::supervised(DataSource& source, int64_t roll
   for (int64_t p = 0; p < config_.batch.rollout_batch_size; ++p) {
     for (Sample& sample : source.next_group(config_.batch.n_samples_per_prompt)) {
       sample.rollout_id = rollout_id;
-      sample.tokens = encode(sample.prompt);
+      sample.tokens = encode_prompt(tokenizer_, sample.prompt);
       const auto prompt_length = static_cast<int64_t>(sample.tokens.size());
       std::vector<int32_t> answer = tokenizer_.encode(sample.label, {.add_special = false});
       if (!model_.eos_token_ids.empty()) answer.push_back(model_.eos_token_ids.front());
@@ -174,7 +173,7 @@ void RolloutExecutor::run(std::vector<Sample>& samples, const Round& round) {
   std::vector<GenerateRequest> requests;
   for (Sample& sample : samples) {
     sample.rollout_id = round.rollout_id;
-    sample.tokens = encode(sample.prompt);
+    sample.tokens = encode_prompt(tokenizer_, sample.prompt);
     SamplingParams params = round.params;
     params.max_new_tokens = std::min(params.max_new_tokens,
                                      round.max_length - static_cast<int64_t>(sample.tokens.size()));

@@ -46,7 +46,6 @@ class RolloutExecutor {
                                int64_t weight_version);
 
  private:
-  std::vector<int32_t> encode(const std::string& prompt) const;
   /// What a round of generation is.
   struct Round {
     const char* what;  // "rollout" or "eval", for the progress
@@ -65,6 +64,9 @@ class RolloutExecutor {
   Engine& engine_;
   Scorer scorer_;
 };
+
+/// A prompt's ids. Where they would be none, BOS alone: a model that was trained to begin with it sees it.
+std::vector<int32_t> encode_prompt(const Tokenizer& tokenizer, const std::string& prompt);
 
 /// Tokens that a sample can have at most: prompt and response, within the context.
 int64_t max_sample_length(const TrainConfig& config, const ModelConfig& model);

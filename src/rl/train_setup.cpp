@@ -145,8 +145,7 @@ std::vector<EvalSet> load_eval_sets(const TrainConfig& config) {
 
 void keep_fitting_prompts(DataSource& data, const Tokenizer& tokenizer, int64_t max_prompt_len) {
   const int64_t skipped = data.keep_if([&](const Prompt& prompt) {
-    auto ids = tokenizer.encode(prompt.text);
-    if (ids.empty() && tokenizer.bos_id()) ids.push_back(*tokenizer.bos_id());
+    const auto ids = encode_prompt(tokenizer, prompt.text);
     return !ids.empty() && static_cast<int64_t>(ids.size()) <= max_prompt_len;
   });
   if (data.size() == 0)
