@@ -11,9 +11,11 @@ constexpr int kResidualWindow =
     4;  // input and output in use, one on its way in, one on its way out
 
 /// Rows of logits at a time: 64 MiB of them, unless told.
-int64_t choose_head_rows(const ActorOptions& options, const ModelConfig& config) {
+/// (A GPU needs more of them to be busy: 512 MiB.)
+int64_t choose_head_rows(const ActorOptions& options, const ModelConfig& config, DeviceKind kind) {
   if (options.log_probs_chunk_size > 0) return options.log_probs_chunk_size;
-  const int64_t rows = (int64_t{64} << 20) / (config.vocab_size * size_of(DType::f32));
+  const int64_t bytes = int64_t{kind == DeviceKind::cuda ? 512 : 64} << 20;
+  const int64_t rows = bytes / (config.vocab_size * size_of(DType::f32));
   return std::clamp<int64_t>(rows, 16, 1024);
 }
 
@@ -42,7 +44,8 @@ StepBuffers::StepBuffers(const ActorOptions& options, const ModelConfig& config,
     : options_(options),
       config_(config),
       layout_(layout),
-      head_rows_(choose_head_rows(options, config)),
+      device_(memory.device.kind()),
+      head_rows_(choose_head_rows(options, config, device_)),
       rope_table_(make_rope_table(config, options.max_sequence_length)) {
   largest_group_ =
       std::max({layout.embed().elements, layout.layer(0).elements, layout.head().elements});
@@ -94,11 +97,11 @@ void StepBuffers::place(Arena& activations, Arena& accumulators, Arena& working)
   // A group has at most its size over a layer's, rounded up, chunks.
   const int64_t chunks = layout_.layers() + 2 + layout_.elements() / layout_.layer(0).elements;
   norms_ = working.allocate(DType::f32, {chunks});
-  workspace_ = working.allocate(DType::u8, {kWorkspaceBytes});
+  workspace_ = working.allocate(DType::u8, {workspace_bytes(device_)});
 }
 
 std::span<std::byte> StepBuffers::workspace() const {
-  return {static_cast<std::byte*>(workspace_.data()), static_cast<size_t>(kWorkspaceBytes)};
+  return {static_cast<std::byte*>(workspace_.data()), static_cast<size_t>(workspace_.bytes())};
 }
 
 void StepBuffers::commit(Stream& stream) {

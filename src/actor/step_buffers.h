@@ -71,6 +71,7 @@ class StepBuffers {
   const ActorOptions& options_;
   const ModelConfig& config_;
   const ParamLayout& layout_;
+  DeviceKind device_;
   int64_t head_rows_ = 0;
   int64_t largest_group_ = 0;
   std::vector<float> rope_table_;  // on the host, made once

@@ -7,7 +7,7 @@ namespace miles {
 
 MemoryPlan plan_memory(const PlanInput& input) {
   MemoryPlan plan;
-  const auto device = make_dry_device();
+  const auto device = make_dry_device(input.device);
   Ledger ledger;
   const Memory memory{*device, ledger};
   ActorModel actor(input.actor, input.config, input.layout, memory);

@@ -11,6 +11,7 @@
 namespace miles {
 
 struct PlanInput {
+  Device& device;  // what the run will use; nothing is taken of it
   const ModelConfig& config;
   const ParamLayout& layout;
   ActorOptions actor;

@@ -44,6 +44,7 @@ class Event {
   void synchronize() const {
     if (state_) state_->wait();
   }
+  const State* state() const { return state_.get(); }  // for the backends
 
  private:
   std::shared_ptr<const State> state_;  // null: in the past
@@ -83,8 +84,14 @@ class Device {
 /// The CPU as a device: its memory is an anonymous mapping with a capacity.
 std::unique_ptr<Device> make_cpu_device();
 
-/// A device that holds nothing and runs nothing: addresses are numbers, copies are no-ops. Running
-/// an allocation sequence on it tells what the sequence would take (colocate/plan.h).
-std::unique_ptr<Device> make_dry_device();
+/// How many CUDA devices can be used; 0 without driver, and in a build without CUDA.
+int cuda_device_count();
+/// Throws Error{device} when there is no such device.
+std::unique_ptr<Device> make_cuda_device(int index = 0);
+
+/// A device that holds nothing and runs nothing: addresses are numbers, copies are no-ops, sizes
+/// are rounded as `like` rounds them. Running an allocation sequence on it tells what the sequence
+/// would take (colocate/plan.h).
+std::unique_ptr<Device> make_dry_device(Device& like);
 
 }  // namespace miles

@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "ops/cpu/backend.h"
+#include "ops/cuda/backend.h"
 
 namespace miles {
 
@@ -10,11 +11,9 @@ const Kernels& kernels(DeviceKind kind) {
     case DeviceKind::cpu:
       return cpu_kernels();
     case DeviceKind::cuda:
-      break;
+      return cuda_kernels();
   }
-  fail(ErrorCode::device,
-       "this build has no CUDA backend: configure it with -DMILES_CUDA=ON, or run with --device "
-       "cpu");
+  fail(ErrorCode::internal, "device kind {}", static_cast<int>(kind));
 }
 
 }  // namespace miles

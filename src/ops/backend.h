@@ -14,11 +14,17 @@ namespace miles {
 struct Exec {
   Device& device;
   Stream& stream;                 // ops are enqueued on it, and do not synchronise
-  std::span<std::byte> workspace; // scratch, at least kWorkspaceBytes, 64-byte aligned; contents die with the op
+  std::span<std::byte> workspace; // scratch of the device, at least workspace_bytes(), 256-byte aligned on CUDA, 64
+                                  // on the CPU; contents die with the op
 };
 
-/// What `Exec::workspace` must hold at least.
+/// What `Exec::workspace` must hold at least, bytes, on the CPU.
 inline constexpr int64_t kWorkspaceBytes = int64_t{8} << 20;
+/// The same on CUDA: cuBLASLt's partial sums of a split K, and attention_backward's of a row.
+inline constexpr int64_t kCudaWorkspaceBytes = int64_t{64} << 20;
+constexpr int64_t workspace_bytes(DeviceKind kind) {
+  return kind == DeviceKind::cuda ? kCudaWorkspaceBytes : kWorkspaceBytes;
+}
 
 struct AdamWArgs;
 struct AddArgs;

@@ -123,9 +123,9 @@ EngineOptions engine_options(TrainConfig& config, const ModelConfig& model) {
 }  // namespace
 
 std::unique_ptr<Device> make_device(DeviceChoice choice) {
-  if (choice == DeviceChoice::cuda)
-    fail(ErrorCode::device, "--device cuda: this build has no CUDA backend; pass --device cpu");
-  return make_cpu_device();
+  const bool cuda = choice == DeviceChoice::cuda ||
+                    (choice == DeviceChoice::automatic && cuda_device_count() > 0);
+  return cuda ? make_cuda_device() : make_cpu_device();
 }
 
 std::vector<EvalSet> load_eval_sets(const TrainConfig& config) {
@@ -181,7 +181,8 @@ TrainSetup prepare_training(TrainConfig config) {
   const MemoryBudget budget{
       .device_bytes = config.device.gpu_memory_budget.value_or(device->capacity_bytes()),
       .host_bytes = config.device.host_memory_budget.value_or(device->capacity_bytes())};
-  MemoryPlan plan = plan_memory({.config = model.config(),
+  MemoryPlan plan = plan_memory({.device = *device,
+                                 .config = model.config(),
                                  .layout = layout,
                                  .actor = actor,
                                  .engine = engine,

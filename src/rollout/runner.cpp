@@ -72,7 +72,7 @@ Runner::Buffers Runner::place(Arena& arena) const {
   buffers.tokens = arena.allocate(DType::i32, {draws});
   buffers.log_probs = arena.allocate(DType::f32, {draws});
   buffers.uploads = arena.allocate(DType::u8, {uploads});
-  buffers.scratch = arena.allocate(DType::u8, {kWorkspaceBytes});
+  buffers.scratch = arena.allocate(DType::u8, {workspace_bytes(device_.kind())});
   return buffers;
 }
 

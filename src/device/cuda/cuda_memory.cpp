@@ -1,0 +1,145 @@
+#include "device/cuda/cuda_memory.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <thread>
+
+#include "device/cuda/cuda_check.h"
+
+namespace miles::cuda {
+namespace {
+
+constexpr int64_t kChunk = int64_t{256} << 20;      // bytes of device memory mapped at a time
+constexpr int64_t kTouchPiece = int64_t{64} << 20;  // bytes of host memory touched by a thread at a time
+
+CUdeviceptr address(std::byte* at) {
+  return reinterpret_cast<CUdeviceptr>(at);
+}
+
+/// Has the system bring every page, on several threads: pinning does it on one.
+void touch(std::byte* base, int64_t bytes, int64_t page) {
+  const auto pieces = (bytes + kTouchPiece - 1) / kTouchPiece;
+  const auto threads = std::min<int64_t>(pieces, std::max(1U, std::thread::hardware_concurrency()));
+  std::vector<std::thread> workers;
+  for (int64_t worker = 0; worker < threads; ++worker)
+    workers.emplace_back([=] {
+      for (int64_t piece = worker; piece < pieces; piece += threads) {
+        const int64_t end = std::min(bytes, (piece + 1) * kTouchPiece);
+        for (int64_t at = piece * kTouchPiece; at < end; at += page) base[at] = std::byte{0};
+      }
+    });
+  for (std::thread& worker : workers) worker.join();
+}
+
+}  // namespace
+
+VirtualMemory::VirtualMemory(int device) {
+  properties_.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties_.location = {CU_MEM_LOCATION_TYPE_DEVICE, {device}};
+  size_t unit = 0;
+  check(driver().allocation_granularity(&unit, &properties_, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED),
+        "asking for the granularity of device memory");
+  granularity_ = static_cast<int64_t>(unit);
+}
+
+std::byte* VirtualMemory::reserve(int64_t bytes) {
+  CUdeviceptr base = 0;
+  check(driver().address_reserve(&base, static_cast<size_t>(bytes), 0, 0, 0),
+        "reserving device addresses");
+  return reinterpret_cast<std::byte*>(base);
+}
+
+void VirtualMemory::unreserve(std::byte* base, int64_t bytes) noexcept {
+  driver().address_free(address(base), static_cast<size_t>(bytes));
+}
+
+VirtualMemory::Chunk VirtualMemory::map_chunk(std::byte* at, int64_t bytes) {
+  Chunk chunk{.handle = 0, .bytes = bytes};
+  const auto size = static_cast<size_t>(bytes);
+  check(driver().create(&chunk.handle, size, &properties_, 0), "taking device memory");
+  const CUresult mapped = driver().map(address(at), size, 0, chunk.handle, 0);
+  if (mapped != CUDA_SUCCESS) driver().release(chunk.handle);
+  check(mapped, "mapping device memory");
+  const CUmemAccessDesc access{properties_.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  const CUresult accessible = driver().set_access(address(at), size, &access, 1);
+  if (accessible != CUDA_SUCCESS) {
+    driver().unmap(address(at), size);
+    driver().release(chunk.handle);
+  }
+  check(accessible, "opening device memory");
+  return chunk;
+}
+
+void VirtualMemory::commit(std::byte* base, int64_t bytes) {
+  std::vector<Chunk>& chunks = committed_[base];
+  MILES_CHECK(chunks.empty(), "device memory is committed twice");
+  try {
+    for (int64_t done = 0; done < bytes; done += kChunk)
+      chunks.push_back(map_chunk(base + done, std::min(kChunk, bytes - done)));
+  } catch (...) {
+    decommit(base, bytes);
+    throw;
+  }
+}
+
+void VirtualMemory::decommit(std::byte* base, int64_t) noexcept {
+  const auto found = committed_.find(base);
+  if (found == committed_.end()) return;
+  // Kernels and copies that still use it finish first.
+  cudaDeviceSynchronize();
+  std::byte* at = base;
+  for (const Chunk& chunk : found->second) {
+    driver().unmap(address(at), static_cast<size_t>(chunk.bytes));
+    driver().release(chunk.handle);
+    at += chunk.bytes;
+  }
+  committed_.erase(found);
+}
+
+int64_t PinnedMemory::granularity() const {
+  static const int64_t page = ::sysconf(_SC_PAGESIZE);
+  return page;
+}
+
+std::byte* PinnedMemory::reserve(int64_t bytes) {
+  void* const base = ::mmap(nullptr, static_cast<size_t>(bytes), PROT_NONE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (base == MAP_FAILED)
+    fail(ErrorCode::device, "cannot reserve {} bytes of address space: {}", bytes,
+         std::strerror(errno));
+  return static_cast<std::byte*>(base);
+}
+
+void PinnedMemory::unreserve(std::byte* base, int64_t bytes) noexcept {
+  ::munmap(base, static_cast<size_t>(bytes));
+}
+
+void PinnedMemory::commit(std::byte* base, int64_t bytes) {
+  const auto size = static_cast<size_t>(bytes);
+  if (::mprotect(base, size, PROT_READ | PROT_WRITE) != 0)
+    fail(ErrorCode::device, "the system refused {} bytes of memory: {}", bytes,
+         std::strerror(errno));
+  ::madvise(base, size, MADV_HUGEPAGE);
+  touch(base, bytes, granularity());
+  const cudaError_t pinned = cudaHostRegister(base, size, cudaHostRegisterPortable);
+  if (pinned != cudaSuccess) {
+    ::madvise(base, size, MADV_DONTNEED);
+    ::mprotect(base, size, PROT_NONE);
+    fail(ErrorCode::device, "CUDA: cannot pin {} bytes of host memory: {}; lower the memory limit "
+         "of the job or raise that of the system (ulimit -l, the container's)", bytes,
+         cudaGetErrorString(pinned));
+  }
+}
+
+void PinnedMemory::decommit(std::byte* base, int64_t bytes) noexcept {
+  cudaDeviceSynchronize();
+  cudaHostUnregister(base);
+  ::madvise(base, static_cast<size_t>(bytes), MADV_DONTNEED);
+  ::mprotect(base, static_cast<size_t>(bytes), PROT_NONE);
+}
+
+}  // namespace miles::cuda

@@ -1,0 +1,31 @@
+// CUDA's streams and events.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "device/device.h"
+
+namespace miles::cuda {
+
+class CudaStream : public Stream {
+ public:
+  CudaStream();
+  ~CudaStream() override;
+  CudaStream(const CudaStream&) = delete;
+  CudaStream& operator=(const CudaStream&) = delete;
+
+  /// From or to pageable host memory too; then `from` may be reused at once, and `to` is complete
+  /// when it returns.
+  void copy(void* to, const void* from, int64_t bytes) override;
+  void fill_zero(void* to, int64_t bytes) override;
+  Event record() override;
+  void wait(const Event& event) override;
+  void synchronize() override;
+
+  cudaStream_t handle() const { return stream_; }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+};
+
+}  // namespace miles::cuda
