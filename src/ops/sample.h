@@ -23,9 +23,9 @@ struct SampleRow {
 /// NaN counts as −∞. Where every logit is −∞ the token is −1, for the caller to report; where some are
 /// +∞ it is the first of them. V is at most 2^20.
 struct SampleArgs {
-  Tensor logits;                    // [N, V] f32
-  std::span<const SampleRow> rows;  // [N]
-  Tensor tokens;                    // [N] i32, written
+  Tensor logits;  // [N, V] f32
+  Tensor rows;    // [N · sizeof(SampleRow)] u8: a SampleRow for each row
+  Tensor tokens;  // [N] i32, written
 };
 void sample(Exec& exec, const SampleArgs& args);
 

@@ -95,7 +95,10 @@ void CheckpointWriter::save(ActorModel& actor, const RunState& state) const {
     fs::remove_all(beside);
     make_directories(beside / "hf");
     actor.save_state(beside);
-    save_hf_model(beside / "hf", source.config(), layout, actor.weights_at_rest());
+    {
+      const Region staging = actor.commit_weights_staging();
+      save_hf_model(beside / "hf", source.config(), layout, actor.weights_on_host(staging));
+    }
     save_tokenizer(source, beside / "hf");
     const nlohmann::json content = {
         {"rollout_id", state.rollout_id}, {"data", state.data}, {"fingerprint", state.fingerprint}};

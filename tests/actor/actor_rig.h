@@ -15,6 +15,7 @@
 #include "hub/safetensors.h"
 #include "model/weights_io.h"
 #include "tests/support/shared.h"
+#include "tests/support/test_device.h"
 
 namespace miles::test {
 
@@ -97,7 +98,8 @@ class ActorRig {
   std::map<std::string, int64_t> device_tags() const { return ledger.usage(Place::device).by_tag; }
   std::map<std::string, int64_t> host_tags() const { return ledger.usage(Place::host).by_tag; }
   std::vector<std::byte> weights() {
-    const Tensor flat = actor.weights_at_rest();
+    const Region staging = actor.commit_weights_staging();
+    const Tensor flat = actor.weights_on_host(staging);
     const auto* bytes = static_cast<const std::byte*>(flat.data());
     return {bytes, bytes + flat.bytes()};
   }
@@ -110,7 +112,7 @@ class ActorRig {
 
   const ModelConfig config;
   const ParamLayout layout{config};
-  const std::unique_ptr<Device> device = make_cpu_device();
+  const std::unique_ptr<Device> device = make_test_device();
   Ledger ledger;
   ActorModel actor;
 };

@@ -17,9 +17,11 @@ Values<int32_t> draw(Values<float> logits, const std::vector<SampleRow>& rows) {
   OpBench bench;
   Exec exec = bench.exec();
   Values<int32_t> tokens(rows.size());
+  Values<uint8_t> settings(rows.size() * sizeof(SampleRow));
+  if (!rows.empty()) std::memcpy(settings.data(), rows.data(), settings.size());
   const auto n = static_cast<int64_t>(rows.size());
   sample(exec, {.logits = tensor(logits, {n, static_cast<int64_t>(logits.size()) / n}),
-                .rows = rows,
+                .rows = tensor(settings),
                 .tokens = tensor(tokens)});
   return tokens;
 }

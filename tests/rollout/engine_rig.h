@@ -12,6 +12,7 @@
 #include "model/weights_io.h"
 #include "rollout/engine.h"
 #include "text/tokenizer.h"
+#include "tests/support/test_device.h"
 
 namespace miles::test {
 
@@ -70,7 +71,7 @@ inline EngineOptions roomy() {
 class EngineRig {
  public:
   explicit EngineRig(const SmallModel& model, const EngineOptions& options = roomy())
-      : device(make_cpu_device()),
+      : device(make_test_device()),
         tokenizer(Tokenizer::bytes()),
         engine(options, model.config, model.layout, {*device, ledger}, &tokenizer) {
     engine.onload_weights();

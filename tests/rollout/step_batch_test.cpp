@@ -71,5 +71,23 @@ TEST_F(StepBatchTest, BansStopIdsUntilTheFewestTokensAreDrawn) {
   EXPECT_TRUE(make(2, 4).bans.empty());
 }
 
+TEST_F(StepBatchTest, PaddingAddsTokensThatWriteNothing) {
+  StepPlan plan;
+  plan.pieces = {{.sequence = &decoding_, .first = 3, .count = 1},
+                 {.sequence = &prefilling_, .first = 5, .count = 1}};
+  const StepBatch step = make_step_batch(plan, 2, 42);
+  ASSERT_TRUE(step.is_decode());
+  const StepBatch padded = padded_step(step, 4, 5);
+  ASSERT_TRUE(padded.is_decode());
+  EXPECT_EQ(padded.tokens.slots, (std::vector<int32_t>{5, 9, -1, -1}));
+  EXPECT_EQ(padded.tokens.context, (std::vector<int32_t>{4, 6, 1, 1}));
+  EXPECT_EQ(padded.tokens.query_begin, (std::vector<int32_t>{0, 1, 2, 3, 4}));
+  EXPECT_EQ(padded.rows, (std::vector<int32_t>{0, 1, 2, 3}));
+  EXPECT_EQ(padded.tokens.page_table, (std::vector<int32_t>{5, 2, 0, 0, 0, 0, 7, 4, 0, 0,  //
+                                                            0, 0, 0, 0, 0, 0, 0, 0, 0, 0}));
+  EXPECT_EQ(padded.samples.size(), 4U);
+  EXPECT_EQ(padded.inverse_temperature, (std::vector<float>{2.0F, 1.0F, 1.0F, 1.0F}));
+}
+
 }  // namespace
 }  // namespace miles

@@ -198,7 +198,7 @@ int32_t draw(Distribution d, const SampleRow& row, Candidate* candidates) {
 void sample(Exec& exec, const SampleArgs& args) {
   const int64_t rows = extent(args.logits, 0), vocab = extent(args.logits, 1);
   const float* const logits = elements<float>(args.logits);
-  const SampleRow* const settings = args.rows.data();
+  const auto* const settings = static_cast<const SampleRow*>(args.rows.data());
   int32_t* const tokens = elements<int32_t>(args.tokens);
   bool any_filtered = false;
   for (int64_t n = 0; n < rows; ++n) any_filtered |= is_filtered(settings[n]);

@@ -6,11 +6,13 @@
 namespace miles::cuda {
 namespace {
 
+constexpr int64_t kLeast = 64;  // extents below which tensor cores have nothing to win
+
 /// Which way depends on the weight's shape [n, k] and type alone: a token meets the same kernel
 /// family in rollout and in training.
 void compute(Exec& exec, const Product& product, int64_t n, int64_t k) {
   if (product.rows == 0 || product.columns == 0) return;
-  if (product.in == DType::bf16 && n % 8 == 0 && k % 8 == 0)
+  if (product.in == DType::bf16 && n % 8 == 0 && k % 8 == 0 && n >= kLeast && k >= kLeast)
     tensor_product(exec, product);
   else
     simt_product(exec, product);

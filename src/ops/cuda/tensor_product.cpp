@@ -128,6 +128,35 @@ std::vector<cublasLtMatmulAlgo_t> candidates(const Exec& exec, const Descriptors
   return allowed;
 }
 
+bool serves(const Descriptors& with, const cublasLtMatmulAlgo_t& algorithm, size_t workspace) {
+  const CublasLt& lt = cublaslt();
+  cublasLtMatmulHeuristicResult_t result{};
+  return lt.check(lt.handle, with.desc, with.b, with.a, with.out, with.out, &algorithm, &result) ==
+             CUBLAS_STATUS_SUCCESS &&
+         result.workspaceSize <= workspace;
+}
+
+/// Numbers of tokens that share a timing: about four classes an octave.
+int64_t class_of(int64_t count) {
+  int64_t step = 1;
+  while (step * 8 <= count) step *= 2;
+  return (count + step - 1) / step * step;
+}
+
+/// The number of tokens: rows of a forward and of an input's gradient, the depth of a weight's.
+int64_t& tokens_of(Product& product) {
+  return product.a.k_stride == 1 ? product.rows : product.depth;
+}
+
+Product with_tokens(Product product, int64_t count) {
+  tokens_of(product) = count;
+  return product;
+}
+
+Product in_its_class(Product product) {
+  return with_tokens(product, is_hopper() ? class_of(tokens_of(product)) : kUsualRows);
+}
+
 bool capturing(cudaStream_t stream) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   check(cudaStreamIsCapturing(stream, &status), "asking whether a graph is captured");
@@ -170,11 +199,17 @@ class Timer {
 /// without its addition, and so cannot be timed in place. The choice by promise will do there.
 cublasLtMatmulAlgo_t choose(Exec& exec, const Product& product, const Descriptors& with) {
   std::vector<cublasLtMatmulAlgo_t> allowed = candidates(exec, with);
+  if (allowed.empty()) {  // too few rows for the heuristic to think of them
+    const Descriptors usual(with_tokens(product, kUsualRows));
+    allowed = candidates(exec, usual);
+    std::erase_if(allowed, [&](const cublasLtMatmulAlgo_t& algorithm) {
+      return !serves(with, algorithm, exec.workspace.size());
+    });
+  }
   if (allowed.empty())
     fail(ErrorCode::device,
-         "cuBLASLt offers no unsplit algorithm {}for a product of {} x {} x {} on this card; run "
-         "with "
-         "--dtype float32 or --device cpu",
+         "cuBLASLt offers no unsplit algorithm {}for a product of {} x {} x {} on this card; "
+         "pass --dtype float32 or --device cpu",
          is_hopper() ? "66 " : "", product.rows, product.columns, product.depth);
   const cudaStream_t stream = stream_of(exec);
   if (!is_hopper() || product.accumulate || capturing(stream)) return allowed.front();
@@ -203,30 +238,6 @@ Key key_of(const Product& product) {
           product.rows,
           product.columns,
           product.depth};
-}
-
-/// Numbers of tokens that share a timing: about four classes an octave.
-int64_t class_of(int64_t count) {
-  int64_t step = 1;
-  while (step * 8 <= count) step *= 2;
-  return (count + step - 1) / step * step;
-}
-
-Product in_its_class(const Product& product) {
-  Product usual = product;
-  // The number of tokens is the rows of a forward and of an input's gradient, the depth of a
-  // weight's.
-  int64_t& tokens = product.accumulate && product.a.k_stride != 1 ? usual.depth : usual.rows;
-  tokens = is_hopper() ? class_of(tokens) : kUsualRows;
-  return usual;
-}
-
-bool serves(const Descriptors& with, const cublasLtMatmulAlgo_t& algorithm, size_t workspace) {
-  const CublasLt& lt = cublaslt();
-  cublasLtMatmulHeuristicResult_t result{};
-  return lt.check(lt.handle, with.desc, with.b, with.a, with.out, with.out, &algorithm, &result) ==
-             CUBLAS_STATUS_SUCCESS &&
-         result.workspaceSize <= workspace;
 }
 
 /// Of the main thread alone, as all ops are.
