@@ -7,14 +7,13 @@
 #include "memory/arena.h"
 #include "memory/block_store.h"
 #include "memory/region.h"
-#include "tests/support/test_device.h"
 
 namespace miles {
 namespace {
 
 class MemoryTest : public testing::Test {
  protected:
-  std::unique_ptr<Device> device_ = make_test_device();
+  std::unique_ptr<Device> device_ = make_cpu_device();
   Ledger ledger_{{.device_bytes = 1 << 20, .host_bytes = 1 << 20}};
   Memory memory_{*device_, ledger_};
 };
