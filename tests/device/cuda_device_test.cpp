@@ -133,7 +133,9 @@ TEST(CudaDeviceCount, AnAbsentDeviceIsOneClearError) {
     FAIL() << "a device that is not there";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::device);
-    if (count == 0) EXPECT_NE(std::string(error.what()).find("--device cpu"), std::string::npos);
+    if (count == 0) {
+      EXPECT_NE(std::string(error.what()).find("--device cpu"), std::string::npos);
+    }
   }
 }
 
