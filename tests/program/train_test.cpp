@@ -16,6 +16,9 @@ namespace fs = std::filesystem;
 const std::vector<std::string> kCpuPeak = {"--colocate"};
 const std::vector<std::string> kGpuPeak = {"--colocate", "--colocate-memory-peak-device", "gpu"};
 
+const std::vector<std::string> kEvaluated = {"--eval-interval", "2", "--eval-prompt-data", "sums",
+                                             "synthetic:addition?max=9&split=eval&count=20"};
+
 std::vector<std::string> events_of(const fs::path& run_dir, int64_t rollout) {
   std::vector<std::string> names;
   for (const auto& line : json_lines(run_dir / "memory.jsonl"))
@@ -148,6 +151,16 @@ TEST(Train, RefusesWhatCannotWorkBeforeItStarts) {
       {{"--rollout-temperature", "0"}, 2, "--rollout-temperature"},
       {{"--eval-interval", "1"}, 2, "--eval-prompt-data"},
       {{"--save-interval", "1"}, 2, "--save"},
+      {{"--max-total-tokens", "13"}, 2, "14 tokens"},
+      {{"--rollout-top-k", "5000000000"}, 2, "--rollout-top-k"},
+      {{"--rollout-stop-token-ids", "5000000000"}, 2, "--rollout-stop-token-ids"},
+      {{"--rollout-top-p", "0"}, 2, "--rollout-*: top_p"},
+      {{"--eval-top-k", "0", "--eval-interval", "1", "--eval-prompt-data", "x",
+        "synthetic:addition?max=9&count=4"},
+       2,
+       "--eval-*: top_k"},
+      {{"--loss-type", "sft_loss", "--use-kl-loss"}, 2, "--use-kl-loss"},
+      {{"--loss-type", "sft_loss", "--kl-loss-coef", "0.1"}, 2, "--kl-loss-coef"},
       {{"--prompt-data", "/nowhere.jsonl"}, 3, "/nowhere.jsonl"},
       {{"--load", "/nowhere"}, 3, "--load"},
       {{"--model", "qwen3-0.7b"}, 2, "qwen3-0.6b"},
@@ -190,6 +203,40 @@ TEST(Train, MasksSamplesWhoseRewardFails) {
     EXPECT_GT(line["rollout/reward_error"].get<double>(), 0);
     EXPECT_FALSE(line["train/loss"].is_null());
   }
+}
+
+TEST(Train, SupervisedLearningStartsNoRewardCommandUnlessItEvaluates) {
+  const ScratchDir dir;
+  const fs::path started = dir / "started";
+  std::ofstream(dir / "rm.sh") << "touch " << started.string()
+                               << "\nwhile read -r line; do id=${line#*\\\"id\\\":}; id=${id%%,*}\n"
+                                  "echo \"{\\\"id\\\":$id,\\\"reward\\\":0.5}\"; done\n";
+  const auto run = with(small_run(dir / "a"), {"--loss-type", "sft_loss", "--custom-rm-command",
+                                               "sh " + (dir / "rm.sh").string()});
+  const Outcome alone = run_miles(run);
+  ASSERT_EQ(alone.exit_code, 0) << alone.log;
+  EXPECT_FALSE(fs::exists(started));
+  const Outcome evaluated = run_miles(with(run, kEvaluated));
+  ASSERT_EQ(evaluated.exit_code, 0) << evaluated.log;
+  EXPECT_TRUE(fs::exists(started));
+  EXPECT_EQ(json_lines(dir / "a" / "metrics.jsonl").back()["eval/sums"], 0.5);
+}
+
+TEST(Train, ShowsSpecialTokensInTheTextUnlessToldNotTo) {
+  const ScratchDir dir;
+  // The end of text is drawn now and then, and does not end a response.
+  const auto run = with(small_run(dir / "a"), {"--rollout-ignore-eos", "--num-rollout", "60",
+                                               "--rm-regex", "<eos>|<bos>"});
+  ASSERT_EQ(run_miles(run).exit_code, 0);
+  const auto shown = [&] {
+    int64_t count = 0;
+    for (const auto& line : json_lines(dir / "a" / "samples.jsonl"))
+      count += line["response"].get<std::string>().find("os>") != std::string::npos ? 1 : 0;
+    return count;
+  };
+  EXPECT_GT(shown(), 0);
+  ASSERT_EQ(run_miles(with(run, {"--rollout-skip-special-tokens"})).exit_code, 0);
+  EXPECT_EQ(shown(), 0);
 }
 
 TEST(Train, AFreshRunMovesTheRecordsOfTheOneBeforeAside) {
