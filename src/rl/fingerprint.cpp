@@ -84,6 +84,7 @@ void add_rollout(Json& entries, const TrainConfig& config) {
   entries["--rollout-stop"] = rollout.stop;
   entries["--rollout-stop-token-ids"] = rollout.stop_token_ids;
   entries["--rollout-ignore-eos"] = rollout.ignore_eos;
+  entries["--rollout-skip-special-tokens"] = rollout.skip_special_tokens;
   // The command itself may move, or be mended.
   const bool custom = !config.reward.custom_rm_command.empty();
   entries["--custom-rm-command"] = custom ? "given" : "not given";
