@@ -15,6 +15,7 @@
 #include "hub/safetensors.h"
 #include "model/weights_io.h"
 #include "tests/support/shared.h"
+#include "tests/support/small_model.h"
 #include "tests/support/test_device.h"
 
 namespace miles::test {
@@ -22,20 +23,9 @@ namespace miles::test {
 /// Four layers, so that windows of two turn over; an embedding of more than one layer's size, so
 /// that it is several chunks.
 inline ModelConfig deep_config(DType dtype, bool tied = true) {
-  ModelConfig config;
-  config.model_type = "qwen3";
-  config.vocab_size = 258;  // Tokenizer::bytes()
-  config.hidden_size = 32;
-  config.intermediate_size = 48;
+  ModelConfig config = small_config(dtype);
   config.num_hidden_layers = 4;
-  config.num_attention_heads = 4;
-  config.num_key_value_heads = 2;
-  config.head_dim = 8;
-  config.max_position_embeddings = 256;
-  config.qk_norm = true;
   config.tie_word_embeddings = tied;
-  config.dtype = dtype;
-  config.eos_token_ids = {257};
   config.initializer_range = 0.2;
   return config;
 }
