@@ -158,9 +158,9 @@ __global__ void __launch_bounds__(kThreads, kD > 128 ? 1 : 2) attention_tiles(co
     for (int m = 0; m < kM; ++m) {
       float keep[2];
       softmax_step(s[m], rows[m], keep, f.scale_log2);
+      pack_weights<kKeys / 8>(w[m], s[m]);
       rescale(acc[m], keep);
     }
-    pack_weights(w, s);
   };
   const int whole = (part.position(f, block_begin) + 1) / kKeys;  // tiles that every row sees all of
   int tile = 0;
@@ -290,7 +290,7 @@ __global__ void __launch_bounds__(kThreads) attention_rows(const Forward f) {
       softmax_step(s[0], rows, keep, f.scale_log2);
       rescale(acc[0], keep);
       uint32_t w[1][kKeys / 16][4];
-      pack_weights(w, s);
+      pack_weights<kKeys / 8>(w[0], s[0]);
       const uint32_t values =
           lane_rows<kD>(keys + tiles.kTileBytes, lane) ^ (warp * kColumns << 4);
       if (!whole && any_non_finite<kColumns, kD>(values))

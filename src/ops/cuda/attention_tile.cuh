@@ -90,15 +90,13 @@ __device__ inline void multiply_weights(float (&c)[kM][kN][4], const uint32_t (&
 }
 
 /// The weights of a product from the result of another: columns become the summed index.
-template <int kM, int kN>
-__device__ inline void pack_weights(uint32_t (&w)[kM][kN / 2][4], const float (&c)[kM][kN][4]) {
+template <int kN>
+__device__ inline void pack_weights(uint32_t (&w)[kN / 2][4], const float (&c)[kN][4]) {
 #pragma unroll
-  for (int m = 0; m < kM; ++m)
-#pragma unroll
-    for (int n = 0; n < kN; ++n) {
-      w[m][n / 2][n % 2 * 2] = pack_bf16(c[m][n][0], c[m][n][1]);
-      w[m][n / 2][n % 2 * 2 + 1] = pack_bf16(c[m][n][2], c[m][n][3]);
-    }
+  for (int n = 0; n < kN; ++n) {
+    w[n / 2][n % 2 * 2] = pack_bf16(c[n][0], c[n][1]);
+    w[n / 2][n % 2 * 2 + 1] = pack_bf16(c[n][2], c[n][3]);
+  }
 }
 
 /// A block of one sequence's rows, and how the grid is cut into them without knowing the lengths:
