@@ -1,0 +1,91 @@
+#include "ops/cuda/backend.h"
+#include "ops/cuda/eight.cuh"
+#include "ops/swiglu.h"
+
+namespace miles::cuda {
+namespace {
+
+constexpr int kThreads = 128;
+
+__device__ inline float sigmoid(float a) {
+  return 1.0F / (1.0F + expf(-a));
+}
+
+/// Where a thread's eight columns lie. Blocks run along the columns of one row after the other.
+struct Columns {
+  int64_t rows, columns;
+  unsigned blocks;  // of a row
+  bool wide;
+
+  __device__ int64_t row() const { return blockIdx.x / blocks; }
+  __device__ int64_t first() const {
+    return int64_t{8} * (blockIdx.x % blocks * kThreads + threadIdx.x);
+  }
+};
+
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    swiglu_kernel(const Columns at, const T* gate_up, T* y) {
+  const int64_t row = at.row(), i = at.first(), left = at.columns - i;
+  if (left <= 0) return;
+  const T* const gate = gate_up + row * 2 * at.columns + i;
+  const Eight g = load(gate, left, at.wide), u = load(gate + at.columns, left, at.wide);
+  Eight result;
+#pragma unroll
+  for (int e = 0; e < 8; ++e) result.at[e] = rounded<T>(g.at[e] * sigmoid(g.at[e])) * u.at[e];
+  store(y + row * at.columns + i, result, left, at.wide);
+}
+
+/// A thread reads all it needs before it writes: dgate_up may be gate_up.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    swiglu_backward_kernel(const Columns at, const T* dy, const T* gate_up, T* dgate_up) {
+  const int64_t row = at.row(), i = at.first(), left = at.columns - i;
+  if (left <= 0) return;
+  const int64_t gate = row * 2 * at.columns + i, up = gate + at.columns;
+  const Eight g = load(gate_up + gate, left, at.wide), u = load(gate_up + up, left, at.wide);
+  const Eight d = load(dy + row * at.columns + i, left, at.wide);
+  Eight d_gate, d_up;
+#pragma unroll
+  for (int e = 0; e < 8; ++e) {
+    const float s = sigmoid(g.at[e]);
+    d_gate.at[e] = d.at[e] * u.at[e] * (s * (1.0F + g.at[e] * (1.0F - s)));
+    d_up.at[e] = d.at[e] * rounded<T>(g.at[e] * s);
+  }
+  store(dgate_up + gate, d_gate, left, at.wide);
+  store(dgate_up + up, d_up, left, at.wide);
+}
+
+Columns columns_of(const Tensor& y, bool wide) {
+  const int64_t columns = y.dim(1);
+  return {y.dim(0), columns, blocks_for(eights(columns), kThreads), wide};
+}
+
+}  // namespace
+
+void swiglu(Exec& exec, const SwigluArgs& args) {
+  if (args.y.elements() == 0) return;
+  with_type(args.y.dtype(), [&](auto type) {
+    using T = decltype(type);
+    T *const gate_up = pointer<T>(args.gate_up), *const y = pointer<T>(args.y);
+    const Columns at = columns_of(args.y, is_wide(args.y.dim(1), gate_up, y));
+    swiglu_kernel<T>
+        <<<blocks_for(at.rows * at.blocks, 1), kThreads, 0, stream_of(exec)>>>(at, gate_up, y);
+    check_launch("swiglu");
+  });
+}
+
+void swiglu_backward(Exec& exec, const SwigluBackwardArgs& args) {
+  if (args.dy.elements() == 0) return;
+  with_type(args.dy.dtype(), [&](auto type) {
+    using T = decltype(type);
+    T *const dy = pointer<T>(args.dy), *const gate_up = pointer<T>(args.gate_up);
+    T* const dgate_up = pointer<T>(args.dgate_up);
+    const Columns at = columns_of(args.dy, is_wide(args.dy.dim(1), dy, gate_up, dgate_up));
+    swiglu_backward_kernel<T><<<blocks_for(at.rows * at.blocks, 1), kThreads, 0, stream_of(exec)>>>(
+        at, dy, gate_up, dgate_up);
+    check_launch("swiglu_backward");
+  });
+}
+
+}  // namespace miles::cuda
