@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/rng.h"
+
 namespace miles {
 namespace {
 
@@ -42,9 +44,9 @@ void append_draw(const Sequence& sequence, uint64_t seed, StepBatch& step) {
                           .top_k = params.top_k,
                           .top_p = params.top_p,
                           .min_p = params.min_p,
-                          .seed = params.seed.value_or(seed),
-                          .stream = static_cast<uint64_t>(sequence.id),
-                          .position = static_cast<uint64_t>(sequence.length())});
+                          .uniform = uniform(params.seed.value_or(seed), RngUse::sampling,
+                                             static_cast<uint64_t>(sequence.id),
+                                             static_cast<uint64_t>(sequence.length()))});
   step.inverse_temperature.push_back(inverse_temperature(params));
 }
 

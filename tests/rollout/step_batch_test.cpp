@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "base/rng.h"
+
 namespace miles {
 namespace {
 
@@ -54,11 +56,8 @@ TEST_F(StepBatchTest, DrawsOnlyAfterTheLastTokenOfASequence) {
   EXPECT_EQ(step.rows, (std::vector<int32_t>{0, 4}));
   EXPECT_EQ(step.inverse_temperature, (std::vector<float>{2.0F, 1.0F}));
   ASSERT_EQ(step.samples.size(), 2U);
-  EXPECT_EQ(step.samples[0].stream, 70U);
-  EXPECT_EQ(step.samples[0].position, 4U);
-  EXPECT_EQ(step.samples[0].seed, 42U);
-  EXPECT_EQ(step.samples[1].position, 6U);
-  EXPECT_EQ(step.samples[1].seed, 99U) << "its own seed";
+  EXPECT_EQ(step.samples[0].uniform, uniform(42, RngUse::sampling, 70, 4)) << "id and position";
+  EXPECT_EQ(step.samples[1].uniform, uniform(99, RngUse::sampling, 0, 6)) << "its own seed";
 }
 
 TEST_F(StepBatchTest, BansStopIdsUntilTheFewestTokensAreDrawn) {
