@@ -60,6 +60,11 @@ class ActorModel {
   // --- what it knows ---
   /// The newest weights, flat, at rest; valid until the next train_step. Waits for pending copies.
   Tensor weights_at_rest();
+  /// The same where the host can read it: at rest, or copied to `staging`, which must have memory
+  /// then.
+  Tensor weights_on_host(const Region& staging);
+  /// What weights_on_host() copies to; without memory where no copy is needed.
+  Region commit_weights_staging();
   int64_t weight_version() const { return weight_version_; }  // +1 with every update
   int64_t optimizer_steps() const { return optimizer_.steps(); }
   int64_t skipped_steps() const { return skipped_steps_; }

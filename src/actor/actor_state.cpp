@@ -52,7 +52,10 @@ Region ActorModel::commit_save_staging() {
   return staging;
 }
 
-void ActorModel::rehearse_save() { commit_save_staging(); }
+void ActorModel::rehearse_save() {
+  commit_save_staging();
+  commit_weights_staging();
+}
 
 void ActorModel::save_state(const std::filesystem::path& directory) {
   const Tensor weights = weights_at_rest();

@@ -47,8 +47,6 @@ StepBuffers::StepBuffers(const ActorOptions& options, const ModelConfig& config,
       device_(memory.device.kind()),
       head_rows_(choose_head_rows(options, config, device_)),
       rope_table_(make_rope_table(config, options.max_sequence_length)) {
-  largest_group_ =
-      std::max({layout.embed().elements, layout.layer(0).elements, layout.head().elements});
   Arena activations, accumulators, working;
   place(activations, accumulators, working);
   activations_ = Region(memory, Place::device, "actor.activations", activations.used());

@@ -62,8 +62,7 @@ class StepBuffers {
   std::byte* head_accumulator() const { return head_sum_; }    // f32, the head's
   Tensor norms() const { return norms_; }                      // [chunks] f32: sums of squares
   std::span<std::byte> workspace() const;
-  int64_t head_rows() const { return head_rows_; }          // C
-  int64_t largest_group() const { return largest_group_; }  // elements
+  int64_t head_rows() const { return head_rows_; }  // C
 
  private:
   void place(Arena& activations, Arena& gradients, Arena& workspace);
@@ -73,7 +72,6 @@ class StepBuffers {
   const ParamLayout& layout_;
   DeviceKind device_;
   int64_t head_rows_ = 0;
-  int64_t largest_group_ = 0;
   std::vector<float> rope_table_;  // on the host, made once
   LayerBuffers layer_;
   LayerGradientBuffers layer_gradients_;

@@ -32,7 +32,9 @@ int eval_command(int argc, const char* const* argv) {
       .add_option("--rollout-seed", rollout.seed, "of the draws")
       ->group("Evaluation")
       ->capture_default_str();
+  add_skip_special_tokens_flag(line.app(), rollout);
   if (!line.parse(argc, argv)) return 0;
+  check_sampling_params(eval_sampling(config));
   if (config.eval.max_response_len) rollout.max_response_len = *config.eval.max_response_len;
 
   ModelSource model = ModelSource::resolve(config.model);

@@ -117,11 +117,21 @@ void add_eval_set_flags(CommandLine& line, EvalConfig& config) {
   app.add_option("--eval-temperature", config.temperature, "default: the rollout's")
       ->check(CLI::NonNegativeNumber)
       ->group(group);
-  app.add_option("--eval-top-p", config.top_p, "default: the rollout's")->group(group);
-  app.add_option("--eval-top-k", config.top_k, "default: the rollout's")->group(group);
+  app.add_option("--eval-top-p", config.top_p, "default: the rollout's")
+      ->check(CLI::Range(0.0, 1.0))
+      ->group(group);
+  app.add_option("--eval-top-k", config.top_k, "default: the rollout's; -1: all")
+      ->check(CLI::Range(-1, INT32_MAX))
+      ->group(group);
   app.add_option("--eval-max-response-len", config.max_response_len, "default: the rollout's")
       ->check(CLI::PositiveNumber)
       ->group(group);
+}
+
+void add_skip_special_tokens_flag(CLI::App& app, RolloutConfig& config) {
+  app.add_flag("--rollout-skip-special-tokens", config.skip_special_tokens,
+               "special tokens within a response do not appear in its text")
+      ->group("Rollout");
 }
 
 }  // namespace miles

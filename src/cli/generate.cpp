@@ -46,11 +46,15 @@ void add_flags(CommandLine& line, GenerateFlags& flags) {
       ->check(CLI::NonNegativeNumber)
       ->group(group)
       ->capture_default_str();
-  app.add_option("--top-k", sampling.top_k, "-1: all")->group(group)->capture_default_str();
+  app.add_option("--top-k", sampling.top_k, "-1: all")
+      ->check(CLI::Range(-1, INT32_MAX))
+      ->group(group)
+      ->capture_default_str();
   app.add_option("--top-p", sampling.top_p, "")->group(group)->capture_default_str();
   app.add_option("--min-p", sampling.min_p, "")->group(group)->capture_default_str();
   app.add_option("--stop", sampling.stop, "strings that end a response")->take_all()->group(group);
   app.add_option("--stop-token-ids", sampling.stop_token_ids, "ids that end a response")
+      ->check(CLI::Range(0, INT32_MAX))
       ->take_all()
       ->group(group);
   app.add_flag("--ignore-eos", sampling.ignore_eos, "")->group(group);

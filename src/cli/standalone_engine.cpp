@@ -24,6 +24,7 @@ StandaloneEngine::StandaloneEngine(ModelSource model, const DeviceConfig& device
   const int64_t pages = (options.max_context_len + options.page_size - 1) / options.page_size;
   options.max_total_tokens =
       engine.max_total_tokens.value_or(options.max_running_requests * pages * options.page_size);
+  check_cache_holds(options.max_total_tokens, options.max_context_len);
   const Memory memory{*device_, ledger_};
   engine_ = std::make_unique<Engine>(options, model_.config(), layout_, memory, &tokenizer_);
   engine_->onload_weights();

@@ -37,7 +37,10 @@ void add_rollout_flags(CLI::App& app, TrainConfig& config, BatchSizeFlags& batch
       ->check(CLI::Range(0.0, 1.0))
       ->group(group)
       ->capture_default_str();
-  app.add_option("--rollout-top-k", rollout.top_k, "-1: all")->group(group)->capture_default_str();
+  app.add_option("--rollout-top-k", rollout.top_k, "-1: all")
+      ->check(CLI::Range(-1, INT32_MAX))
+      ->group(group)
+      ->capture_default_str();
   app.add_option("--rollout-min-p", rollout.min_p, "")
       ->check(CLI::Range(0.0, 1.0))
       ->group(group)
@@ -46,11 +49,13 @@ void add_rollout_flags(CLI::App& app, TrainConfig& config, BatchSizeFlags& batch
       ->take_all()
       ->group(group);
   app.add_option("--rollout-stop-token-ids", rollout.stop_token_ids, "ids that end a response")
+      ->check(CLI::Range(0, INT32_MAX))
       ->take_all()
       ->group(group);
   app.add_flag("--rollout-ignore-eos", rollout.ignore_eos,
                "the model's end does not end a response")
       ->group(group);
+  add_skip_special_tokens_flag(app, rollout);
   app.add_option("--rollout-max-prompt-len", rollout.max_prompt_len,
                  "tokens; longer prompts are skipped")
       ->check(CLI::PositiveNumber)
@@ -207,7 +212,9 @@ void add_colocate_flags(CommandLine& line, ColocateConfig& config) {
 void add_checkpoint_flags(CLI::App& app, TrainConfig& config) {
   const std::string group = "Checkpoints and records";
   CheckpointConfig& checkpoint = config.checkpoint;
-  app.add_option("--save", checkpoint.save, "directory for checkpoints")->group(group);
+  app.add_option("--save", checkpoint.save,
+                 "directory for checkpoints; one with another run's is refused")
+      ->group(group);
   app.add_option("--save-interval", checkpoint.save_interval, "rollouts; the last is always saved")
       ->check(CLI::PositiveNumber)
       ->group(group);
@@ -218,7 +225,8 @@ void add_checkpoint_flags(CLI::App& app, TrainConfig& config) {
   app.add_option("--load", checkpoint.load, "go on from the newest complete checkpoint there")
       ->group(group);
   app.add_option("--run-dir", config.run_dir,
-                 "metrics.jsonl, memory.jsonl, samples.jsonl, config.toml, report.html")
+                 "metrics.jsonl, memory.jsonl, samples.jsonl, config.toml, report.html; without "
+                 "--load, those of an earlier run move to previous-N/ there")
       ->group(group);
   app.add_option("--debug-exit-after-rollout", config.debug_exit_after_rollout, "end early")
       ->group(group);

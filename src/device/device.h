@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -50,6 +51,14 @@ class Event {
   std::shared_ptr<const State> state_;  // null: in the past
 };
 
+/// Work that was enqueued once and can be enqueued again, as a whole, at the price of one launch.
+class Graph {
+ public:
+  virtual ~Graph() = default;
+  /// On the stream that it was captured on.
+  virtual void launch() = 0;
+};
+
 /// Work in order. What is enqueued may run later, on another thread or processor; memory it names
 /// must stay valid until an event recorded after it is done.
 class Stream {
@@ -64,6 +73,12 @@ class Stream {
   virtual void wait(const Event& event) = 0;
   /// Blocks the calling thread until all enqueued work is done.
   virtual void synchronize() = 0;
+  /// Whether capture() can.
+  virtual bool captures() const { return false; }
+  /// What `work` enqueues on this stream, of which nothing runs now. Addresses and sizes are then
+  /// fixed; what lies at the addresses may change. `work` does not synchronise, and copies to or
+  /// from pinned or device memory only. Null where captures() is false; `work` was not called then.
+  virtual std::unique_ptr<Graph> capture(const std::function<void()>& work);
 };
 
 /// What a stream is for: kernels on one, copies on their own so that both directions overlap with

@@ -35,19 +35,7 @@ void HostBatch::append_packed(const std::vector<int32_t>& sequence) {
 }
 
 DeviceBatch upload(Exec& exec, Arena& arena, const HostBatch& batch) {
-  DeviceBatch device;
-  device.ids = upload(exec, arena, batch.ids);
-  device.positions = upload(exec, arena, batch.positions);
-  device.slots = upload(exec, arena, batch.slots);
-  device.query_begin = upload(exec, arena, batch.query_begin);
-  device.context = upload(exec, arena, batch.context);
-  device.kv_begin = upload(exec, arena, batch.kv_begin);
-  device.page_table = upload(exec, arena, batch.page_table);
-  if (device.page_table)
-    device.page_table = device.page_table.reshape(
-        {batch.sequences(), device.page_table.elements() / batch.sequences()});
-  device.page_size = batch.page_size;
-  return device;
+  return to_device(batch, [&](const auto& values) { return upload(exec, arena, values); });
 }
 
 int64_t batch_bytes(int64_t tokens, int64_t sequences, int64_t pages_per_sequence) {

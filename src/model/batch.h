@@ -41,6 +41,23 @@ struct DeviceBatch {
   int page_size = 0;
 };
 
+/// `batch` on the device, each array brought by `put(values)`, which gives a tensor of them.
+template <class Put>
+DeviceBatch to_device(const HostBatch& batch, Put&& put) {
+  DeviceBatch device{.ids = put(batch.ids),
+                     .positions = put(batch.positions),
+                     .slots = put(batch.slots),
+                     .query_begin = put(batch.query_begin),
+                     .context = put(batch.context),
+                     .page_table = put(batch.page_table),
+                     .kv_begin = put(batch.kv_begin),
+                     .page_size = batch.page_size};
+  if (device.page_table)
+    device.page_table = device.page_table.reshape(
+        {batch.sequences(), device.page_table.elements() / batch.sequences()});
+  return device;
+}
+
 /// Copies `values` into a new tensor of the arena; `values` must stay until the stream has passed.
 Tensor upload(Exec& exec, Arena& arena, const std::vector<int32_t>& values);
 Tensor upload(Exec& exec, Arena& arena, const std::vector<float>& values);

@@ -39,6 +39,11 @@ void for_each_line(const std::filesystem::path& path, std::string_view content,
   }
 }
 
+std::string line_of(const nlohmann::ordered_json& object) {
+  MILES_CHECK(object.is_object(), "a line must be an object, not {}", object.dump());
+  return object.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + '\n';
+}
+
 }  // namespace
 
 JsonLines::JsonLines(std::filesystem::path path, Open mode) : path_(std::move(path)) {
@@ -70,9 +75,7 @@ void JsonLines::open_for_append(int extra_flags) {
 }
 
 void JsonLines::append(const nlohmann::ordered_json& object) {
-  MILES_CHECK(object.is_object(), "a line of {} must be an object", path_.string());
-  const std::string line =
-      object.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + '\n';
+  const std::string line = line_of(object);
   struct stat before = {};
   if (::fstat(fd_, &before) != 0)
     fail(ErrorCode::data, "{}: cannot write: {}", path_.string(), std::strerror(errno));
@@ -98,11 +101,26 @@ void JsonLines::drop_from(std::string_view key, int64_t first) {
       return;
     kept.append(line).push_back('\n');
   });
-  if (kept.size() == content.size()) return;
-  write_file_atomically(path_, kept);
+  if (kept.size() != content.size()) replace_content(kept);
+}
+
+void JsonLines::replace_last(const nlohmann::ordered_json& object) {
+  std::string content = read_file(path_);
+  MILES_CHECK(content.ends_with('\n'), "{} has no last line", path_.string());
+  content.resize(content.rfind('\n', content.size() - 2) + 1);  // npos + 1 is 0: it is the only one
+  replace_content(content + line_of(object));
+}
+
+void JsonLines::replace_content(std::string_view content) {
+  write_file_atomically(path_, content);
   // The descriptor still points at the file that was replaced.
   ::close(std::exchange(fd_, -1));
   open_for_append(0);
+}
+
+void JsonLines::sync() {
+  if (::fsync(fd_) != 0)
+    fail(ErrorCode::data, "{}: cannot sync to disk: {}", path_.string(), std::strerror(errno));
 }
 
 std::vector<nlohmann::ordered_json> read_json_lines(const std::filesystem::path& path) {

@@ -31,6 +31,14 @@ class JsonLines {
   /// before.
   void append(const nlohmann::ordered_json& object);
 
+  /// Writes `object` in place of the last line. The file is replaced atomically. Throws
+  /// Error{data}; the file is then unchanged.
+  void replace_last(const nlohmann::ordered_json& object);
+
+  /// Everything appended so far is on disk when it returns, whatever then becomes of the machine.
+  /// Throws Error{data}.
+  void sync();
+
   /// Drops every line whose integer field `key` is >= `first` (lines without that field stay), so
   /// that a run resumed at rollout `first` has each rollout once. The file is replaced atomically.
   /// Throws Error{data} when a line is not a JSON object; the file is then unchanged.
@@ -38,6 +46,7 @@ class JsonLines {
 
  private:
   void open_for_append(int extra_flags);
+  void replace_content(std::string_view content);
 
   std::filesystem::path path_;
   int fd_ = -1;

@@ -13,7 +13,8 @@ namespace miles {
 ///   u'[d] = u[d]·c − u[d+D/2]·s,   u'[d+D/2] = u[d+D/2]·c + u[d]·s.
 /// Queries go to q[n], keys and values (values untouched) to rows slots[n] of the pools.
 /// f32 arithmetic; the normalised value is rounded to T before the rotation and the result once after.
-/// D is even, at most 512; slots are distinct.
+/// D is even, at most 512. Slots are distinct; the key and value of a token with a negative one go
+/// nowhere.
 struct QkvSplitArgs {
   Tensor qkv;        // [N, (Hq + 2·Hkv)·D] T: queries, keys, values of each token
   Tensor q_norm;     // [D] T, or empty: no normalisation

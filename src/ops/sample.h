@@ -1,5 +1,5 @@
-// Drawing the next token. A draw is a pure function of the row's logits, its settings and (seed, stream,
-// position): it does not depend on the batch.
+// Drawing the next token. A draw is a pure function of the row's logits, its settings and its random
+// number: it does not depend on the batch.
 #pragma once
 
 #include "ops/backend.h"
@@ -15,17 +15,15 @@ struct SampleRow {
   int top_k = -1;         // keep the k most likely; below 1: all
   float top_p = 1;        // keep the smallest set of the most likely with mass ≥ top_p
   float min_p = 0;        // keep what has at least min_p times the largest probability
-  uint64_t seed = 0;      // of the run
-  uint64_t stream = 0;    // of the sample
-  uint64_t position = 0;  // of the drawn token in its sequence
+  float uniform = 0.5F;   // the random number that the draw is made with, in (0, 1)
 };
 
 /// NaN counts as −∞. Where every logit is −∞ the token is −1, for the caller to report; where some are
 /// +∞ it is the first of them. V is at most 2^20.
 struct SampleArgs {
-  Tensor logits;                    // [N, V] f32
-  std::span<const SampleRow> rows;  // [N]
-  Tensor tokens;                    // [N] i32, written
+  Tensor logits;  // [N, V] f32
+  Tensor rows;    // [N · sizeof(SampleRow)] u8: a SampleRow for each row
+  Tensor tokens;  // [N] i32, written
 };
 void sample(Exec& exec, const SampleArgs& args);
 

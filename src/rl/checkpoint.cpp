@@ -3,9 +3,9 @@
 #include <fcntl.h>
 #include <stdio.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <map>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -20,22 +20,27 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kPrefix = "iter_";
+constexpr std::string_view kPrefix = "iter_";
 constexpr const char* kState = "run_state.json";
+// What a checkpoint's directory is called while it is not, or no longer, one under its own name.
+constexpr std::string_view kWriting = ".writing-";
+constexpr std::string_view kRemoving = ".removing-";
+constexpr std::string_view kOld = ".old-";
+
+/// "DIR/iter_0000012" as "DIR/.old-iter_0000012".
+fs::path marked(const fs::path& path, std::string_view mark) {
+  return path.parent_path() / (std::string(mark) + path.filename().string());
+}
 
 /// The rollout's number in "iter_0000012", or nothing.
 std::optional<int64_t> number_of(const fs::path& path) {
   const std::string name = path.filename().string();
   if (!name.starts_with(kPrefix)) return std::nullopt;
-  const std::string digits = name.substr(5);
+  const std::string digits = name.substr(kPrefix.size());
   if (digits.empty() || digits.size() > 18 ||
       digits.find_first_not_of("0123456789") != std::string::npos)
     return std::nullopt;
   return std::stoll(digits);
-}
-
-bool is_complete(const fs::path& path) {
-  return fs::exists(path / kState);
 }
 
 /// The model's own tokenizer files, or the byte tokenizer written out.
@@ -51,6 +56,56 @@ void save_tokenizer(const ModelSource& source, const fs::path& to) {
     if (fs::exists(*from / name)) write_file_atomically(to / name, read_file(*from / name));
 }
 
+/// The name that a marked checkpoint had or was to have; nothing when `path` is not marked so.
+std::optional<fs::path> unmarked(const fs::path& path, std::string_view mark) {
+  const std::string name = path.filename().string();
+  if (!name.starts_with(mark)) return std::nullopt;
+  const fs::path own = path.parent_path() / name.substr(mark.size());
+  return number_of(own) ? std::optional(own) : std::nullopt;
+}
+
+bool is_complete(const fs::path& path) {
+  return fs::exists(path / kState);
+}
+
+/// Complete checkpoints by number. An old one that had stepped aside for a new one which never came
+/// still counts.
+std::map<int64_t, fs::path> complete_checkpoints(const fs::path& directory) {
+  std::map<int64_t, fs::path> found;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(directory, error)) {
+    const fs::path& path = entry.path();
+    const fs::path own = unmarked(path, kOld).value_or(path);
+    const auto number = number_of(own);
+    if (number && is_complete(path) && (own == path || !fs::exists(own)))
+      found.emplace(*number, path);
+  }
+  return found;
+}
+
+/// Under its own name a checkpoint is complete or absent, so it loses the name first. What cannot
+/// be removed is only a pity.
+void discard(const fs::path& path) {
+  std::error_code error;
+  const fs::path removing = number_of(path) ? marked(path, kRemoving) : path;
+  if (removing != path) fs::rename(path, removing, error);
+  if (!error) fs::remove_all(removing, error);
+  if (error) log::warn("{}: cannot remove: {}", removing.string(), error.message());
+}
+
+/// What a kill left of an earlier save or removal goes; what had stepped aside gets its name back.
+void sweep(const fs::path& directory) {
+  std::vector<fs::path> entries;  // the directory changes below
+  for (const auto& entry : fs::directory_iterator(directory)) entries.push_back(entry.path());
+  for (const fs::path& path : entries) {
+    const auto old = unmarked(path, kOld);
+    if (old && !fs::exists(*old))
+      fs::rename(path, *old);
+    else if (old || unmarked(path, kWriting) || unmarked(path, kRemoving))
+      discard(path);
+  }
+}
+
 /// Gives `beside` the name `final_path`. One that has the name already is exchanged for it in one
 /// step, and goes last: at no moment is there none.
 void put_in_place(const fs::path& beside, const fs::path& final_path) {
@@ -60,15 +115,14 @@ void put_in_place(const fs::path& beside, const fs::path& final_path) {
   }
   if (::renameat2(AT_FDCWD, beside.c_str(), AT_FDCWD, final_path.c_str(), RENAME_EXCHANGE) == 0) {
     sync_to_disk(final_path.parent_path());
-    fs::remove_all(beside);
+    discard(beside);
     return;
   }
   if (errno != EINVAL && errno != ENOSYS && errno != EOPNOTSUPP)
     fail(ErrorCode::data, "{}: cannot replace: {}", final_path.string(), std::strerror(errno));
   // A file system that cannot exchange: the old one steps aside, and comes back if the new one
-  // cannot come.
-  const fs::path aside = final_path.parent_path() / (".old-" + final_path.filename().string());
-  fs::remove_all(aside);
+  // cannot come. After a kill in between, list_checkpoints() knows it under this name.
+  const fs::path aside = marked(final_path, kOld);
   fs::rename(final_path, aside);
   std::error_code error;
   fs::rename(beside, final_path, error);
@@ -76,7 +130,7 @@ void put_in_place(const fs::path& beside, const fs::path& final_path) {
     fs::rename(aside, final_path);
     fail(ErrorCode::data, "{}: cannot replace: {}", final_path.string(), error.message());
   }
-  fs::remove_all(aside);
+  discard(aside);
 }
 
 /// Every file and directory below `path`, and itself.
@@ -90,12 +144,15 @@ void sync_tree(const fs::path& path) {
 void CheckpointWriter::save(ActorModel& actor, const RunState& state) const {
   make_directories(directory);
   const fs::path final_path = directory / fmt::format("{}{:07}", kPrefix, state.rollout_id);
-  const fs::path beside = directory / fmt::format(".writing-{}{:07}", kPrefix, state.rollout_id);
+  const fs::path beside = marked(final_path, kWriting);
   try {
-    fs::remove_all(beside);
+    sweep(directory);
     make_directories(beside / "hf");
     actor.save_state(beside);
-    save_hf_model(beside / "hf", source.config(), layout, actor.weights_at_rest());
+    {
+      const Region staging = actor.commit_weights_staging();
+      save_hf_model(beside / "hf", source.config(), layout, actor.weights_on_host(staging));
+    }
     save_tokenizer(source, beside / "hf");
     const nlohmann::json content = {
         {"rollout_id", state.rollout_id}, {"data", state.data}, {"fingerprint", state.fingerprint}};
@@ -114,26 +171,28 @@ void CheckpointWriter::save(ActorModel& actor, const RunState& state) const {
   }
   write_file_atomically(directory / "latest_checkpointed_iteration.txt",
                         std::to_string(state.rollout_id) + "\n");
-  // Only this run's past goes: what another run left under later numbers is not ours to remove.
-  std::vector<fs::path> ours = list_checkpoints(directory);
-  std::erase_if(ours, [&](const fs::path& path) { return *number_of(path) > state.rollout_id; });
-  const auto count = static_cast<int64_t>(ours.size());
-  for (int64_t i = 0; total_limit > 0 && i < count - total_limit; ++i) {
-    std::error_code error;
-    fs::remove_all(ours[static_cast<size_t>(i)], error);
-    if (error)
-      log::warn("{}: cannot remove: {}", ours[static_cast<size_t>(i)].string(), error.message());
-  }
+  // There are none of later rollouts: check_save_directory().
+  const std::vector<fs::path> all = list_checkpoints(directory);
+  const auto count = static_cast<int64_t>(all.size());
+  for (int64_t i = 0; total_limit > 0 && i < count - total_limit; ++i)
+    discard(all[static_cast<size_t>(i)]);
 }
 
 std::vector<fs::path> list_checkpoints(const fs::path& directory) {
-  std::vector<fs::path> found;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(directory, error))
-    if (number_of(entry.path()) && is_complete(entry.path())) found.push_back(entry.path());
-  std::sort(found.begin(), found.end(),
-            [](const fs::path& a, const fs::path& b) { return *number_of(a) < *number_of(b); });
-  return found;
+  std::vector<fs::path> paths;
+  for (const auto& [number, path] : complete_checkpoints(directory)) paths.push_back(path);
+  return paths;
+}
+
+void check_save_directory(const fs::path& directory, int64_t first_rollout) {
+  const auto complete = complete_checkpoints(directory);
+  if (complete.empty() || complete.rbegin()->first < first_rollout) return;
+  fail(ErrorCode::flags,
+       "--save {}: there is {} already, and this run begins at rollout {}: it would write over "
+       "checkpoints that are not its own; pass --load {} to go on from the newest, or another "
+       "--save directory",
+       directory.string(), complete.rbegin()->second.filename().string(), first_rollout,
+       directory.string());
 }
 
 fs::path find_checkpoint(const fs::path& directory) {
@@ -158,16 +217,6 @@ RunState read_run_state(const fs::path& checkpoint) {
   state.data = content["data"];
   state.fingerprint = content["fingerprint"];
   return state;
-}
-
-void check_fingerprint(const nlohmann::json& saved, const nlohmann::json& ours,
-                       const fs::path& checkpoint) {
-  for (const auto& [key, value] : ours.items()) {
-    const auto other = saved.find(key);
-    if (other == saved.end() || *other != value)
-      fail(ErrorCode::data, "--load {}: {} was {} when it was saved and is {} now",
-           checkpoint.string(), key, other == saved.end() ? "absent" : other->dump(), value.dump());
-  }
 }
 
 }  // namespace miles

@@ -2,7 +2,7 @@
 //
 //   SAVE/iter_0000012/           (renamed into place when everything inside is on disk)
 //     trainer.safetensors        weights, optimizer, counts (actor/actor_model.h)
-//     run_state.json             next rollout, data position, model, batch sizes
+//     run_state.json             last rollout, data position, what a resumed run must share
 //     hf/                        the weights as a Hugging Face directory, with the tokenizer
 //   SAVE/latest_checkpointed_iteration.txt
 #pragma once
@@ -21,7 +21,7 @@ namespace miles {
 struct RunState {
   int64_t rollout_id = 0;      // the last one that is done
   nlohmann::json data;         // DataSource::state()
-  nlohmann::json fingerprint;  // what a resumed run must share: model extents, dtype, seeds
+  nlohmann::json fingerprint;  // what a resumed run must share (rl/fingerprint.h)
 };
 
 struct CheckpointWriter {
@@ -30,13 +30,18 @@ struct CheckpointWriter {
   const ModelSource& source;        // for the tokenizer's files
   const ParamLayout& layout;
 
-  /// Writes one, then removes what is beyond the limit, oldest first. Throws Error{data} (disk
-  /// full, …); what was there before stays.
+  /// Clears away what killed writers left, writes one, then removes what is beyond the limit,
+  /// oldest first. Throws Error{data} (disk full, …); the checkpoints that were there before stay.
   void save(ActorModel& actor, const RunState& state) const;
 };
 
-/// Complete checkpoints in `directory`, oldest first. Half-written ones are not listed.
+/// Complete checkpoints in `directory`, oldest first. Half-written and half-removed ones are not
+/// listed.
 std::vector<std::filesystem::path> list_checkpoints(const std::filesystem::path& directory);
+
+/// Throws Error{flags} when `directory` holds a checkpoint of `first_rollout` or later, which a run
+/// that begins there did not write.
+void check_save_directory(const std::filesystem::path& directory, int64_t first_rollout);
 
 /// The newest complete one, or `directory` itself when it is one. Throws Error{data} when there is
 /// none.
@@ -44,9 +49,5 @@ std::filesystem::path find_checkpoint(const std::filesystem::path& directory);
 
 /// Reads run_state.json. Throws Error{data} when it is damaged.
 RunState read_run_state(const std::filesystem::path& checkpoint);
-
-/// Throws Error{data} naming the first field in which the checkpoint's run differs from this one.
-void check_fingerprint(const nlohmann::json& saved, const nlohmann::json& ours,
-                       const std::filesystem::path& checkpoint);
 
 }  // namespace miles

@@ -63,11 +63,10 @@ int64_t max_eval_length(const TrainConfig& config, const ModelConfig& model) {
 
 RolloutExecutor::RolloutExecutor(const TrainConfig& config, const ModelConfig& model,
                                  const Tokenizer& tokenizer, Engine& engine)
-    : config_(config),
-      model_(model),
-      tokenizer_(tokenizer),
-      engine_(engine),
-      scorer_(config.reward) {}
+    : config_(config), model_(model), tokenizer_(tokenizer), engine_(engine) {
+  if (config.algorithm.loss.type != LossType::sft_loss || config.eval.interval)
+    scorer_.emplace(config.reward);
+}
 
 std::vector<int32_t> encode_prompt(const Tokenizer& tokenizer, const std::string& prompt) {
   std::vector<int32_t> ids = tokenizer.encode(prompt);
@@ -75,29 +74,30 @@ std::vector<int32_t> encode_prompt(const Tokenizer& tokenizer, const std::string
   return ids;
 }
 
-SamplingParams RolloutExecutor::training_params() const {
-  const RolloutConfig& rollout = config_.rollout;
+SamplingParams rollout_sampling(const TrainConfig& config) {
+  const RolloutConfig& rollout = config.rollout;
   SamplingParams params;
   params.temperature = static_cast<float>(rollout.temperature);
   params.top_p = static_cast<float>(rollout.top_p);
-  params.top_k = static_cast<int32_t>(rollout.top_k);
+  params.top_k = rollout.top_k;
   params.min_p = static_cast<float>(rollout.min_p);
   params.max_new_tokens = rollout.max_response_len;
   params.stop = rollout.stop;
-  params.stop_token_ids.assign(rollout.stop_token_ids.begin(), rollout.stop_token_ids.end());
+  params.stop_token_ids = rollout.stop_token_ids;
   params.ignore_eos = rollout.ignore_eos;
+  params.skip_special_tokens = rollout.skip_special_tokens;
   return params;
 }
 
-SamplingParams RolloutExecutor::eval_params() const {
-  SamplingParams params = training_params();
-  const EvalConfig& eval = config_.eval;
+SamplingParams eval_sampling(const TrainConfig& config) {
+  SamplingParams params = rollout_sampling(config);
+  const EvalConfig& eval = config.eval;
   if (eval.temperature) params.temperature = static_cast<float>(*eval.temperature);
   if (eval.top_p) params.top_p = static_cast<float>(*eval.top_p);
-  if (eval.top_k) params.top_k = static_cast<int32_t>(*eval.top_k);
+  if (eval.top_k) params.top_k = *eval.top_k;
   if (eval.max_response_len) params.max_new_tokens = *eval.max_response_len;
   // Another seed than the training draws', or an evaluation would replay them.
-  params.seed = config_.rollout.seed ^ 0x65766172ULL;
+  params.seed = config.rollout.seed ^ 0x65766172ULL;
   return params;
 }
 
@@ -109,7 +109,7 @@ std::vector<Sample> RolloutExecutor::generate(DataSource& source, int64_t rollou
     std::move(group.begin(), group.end(), std::back_inserter(samples));
   }
   run(samples, {.what = "rollout",
-                .params = training_params(),
+                .params = rollout_sampling(config_),
                 .max_length = max_sample_length(config_, model_),
                 .rollout_id = rollout_id,
                 .weight_version = weight_version});
@@ -162,7 +162,7 @@ std::vector<Sample> RolloutExecutor::evaluate(const DataSource& source, int64_t 
     ++group;
   }
   run(samples, {.what = "eval",
-                .params = eval_params(),
+                .params = eval_sampling(config_),
                 .max_length = max_eval_length(config_, model_),
                 .rollout_id = rollout_id,
                 .weight_version = weight_version});
@@ -212,7 +212,7 @@ void RolloutExecutor::run(std::vector<Sample>& samples, const Round& round) {
         sample.status = SampleStatus::completed;
     }
   }
-  scorer_.score(samples);
+  scorer_->score(samples);
   for (const Sample& sample : samples) check_sample(sample);
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -30,7 +31,8 @@ class Scorer {
 
 class RolloutExecutor {
  public:
-  /// All but the scorer outlive it.
+  /// All of these outlive it. Supervised learning without evaluation scores nothing, and starts no
+  /// --custom-rm-command.
   RolloutExecutor(const TrainConfig& config, const ModelConfig& model, const Tokenizer& tokenizer,
                   Engine& engine);
 
@@ -55,17 +57,22 @@ class RolloutExecutor {
     int64_t weight_version = 0;
   };
   void run(std::vector<Sample>& samples, const Round& round);
-  SamplingParams training_params() const;
-  SamplingParams eval_params() const;
 
   const TrainConfig& config_;
   const ModelConfig& model_;
   const Tokenizer& tokenizer_;
   Engine& engine_;
-  Scorer scorer_;
+  std::optional<Scorer> scorer_;
 };
 
-/// A prompt's ids. Where they would be none, BOS alone: a model that was trained to begin with it sees it.
+/// How a rollout's responses are drawn (--rollout-*).
+SamplingParams rollout_sampling(const TrainConfig& config);
+
+/// How an evaluation's are: --eval-* where given, --rollout-* otherwise, and other draws.
+SamplingParams eval_sampling(const TrainConfig& config);
+
+/// A prompt's ids. Where they would be none, BOS alone: a model that was trained to begin with it
+/// sees it.
 std::vector<int32_t> encode_prompt(const Tokenizer& tokenizer, const std::string& prompt);
 
 /// Tokens that a sample can have at most: prompt and response, within the context.

@@ -1,16 +1,50 @@
 #include "rl/run_recorder.h"
 
+#include "base/error.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "observe/memory_timeline.h"
 #include "observe/report.h"
 
 namespace miles {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Records of a run that has come to a first rollout are somebody's: they step aside.
+void set_aside(const fs::path& directory) {
+  std::error_code error;
+  const auto size = fs::file_size(directory / "metrics.jsonl", error);
+  if (error || size == 0) return;
+  fs::path aside;
+  for (int n = 1; aside.empty() || fs::exists(aside); ++n)
+    aside = directory / fmt::format("previous-{}", n);
+  make_directories(aside);
+  // metrics.jsonl last: until it has moved, a start after a kill moves the rest.
+  for (const char* name :
+       {"memory.jsonl", "samples.jsonl", "config.toml", "report.html", "metrics.jsonl"}) {
+    if (!fs::exists(directory / name)) continue;
+    fs::rename(directory / name, aside / name, error);
+    if (error)
+      fail(ErrorCode::data, "{}: cannot move to {}: {}; pass another --run-dir",
+           (directory / name).string(), aside.string(), error.message());
+  }
+  log::info("--run-dir {}: the records of the run before are in {} now", directory.string(),
+            aside.filename().string());
+}
+
+bool is_row_of(const nlohmann::ordered_json& row, int64_t rollout_id) {
+  return row.is_object() && row.value("rollout_id", rollout_id - 1) == rollout_id;
+}
+
+}  // namespace
 
 RunRecorder::RunRecorder(const std::filesystem::path& directory, int64_t first_rollout,
                          bool resumed)
     : directory_(directory) {
   if (directory.empty()) return;
   make_directories(directory);
+  if (!resumed) set_aside(directory);
   const auto mode = resumed ? JsonLines::Open::resume : JsonLines::Open::fresh;
   files_.reset(new Files{{directory / "metrics.jsonl", mode},
                          {directory / "memory.jsonl", mode},
@@ -20,6 +54,8 @@ RunRecorder::RunRecorder(const std::filesystem::path& directory, int64_t first_r
     file->drop_from("rollout_id", first_rollout);
   const auto events = read_memory_timeline(directory / "memory.jsonl");
   if (!events.empty()) time_offset_ = events.back().time;
+  const auto rows = read_json_lines(directory / "metrics.jsonl");
+  if (!rows.empty()) last_row_ = rows.back();
 }
 
 void RunRecorder::write_config(const std::string& toml) {
@@ -55,7 +91,23 @@ void RunRecorder::samples(std::span<const Sample> samples, std::span<const float
 }
 
 void RunRecorder::metrics(int64_t rollout_id, const Metrics& metrics) {
-  if (files_) files_->metrics.append(metrics.to_json(rollout_id));
+  last_row_ = metrics.to_json(rollout_id);
+  if (files_) files_->metrics.append(last_row_);
+}
+
+void RunRecorder::evaluation(int64_t rollout_id, const Metrics& metrics) {
+  if (!is_row_of(last_row_, rollout_id)) return this->metrics(rollout_id, metrics);
+  last_row_.update(metrics.to_json(rollout_id));
+  if (files_) files_->metrics.replace_last(last_row_);
+}
+
+bool RunRecorder::has(int64_t rollout_id, const std::string& metric) const {
+  return is_row_of(last_row_, rollout_id) && last_row_.contains(metric);
+}
+
+void RunRecorder::sync() {
+  if (!files_) return;
+  for (JsonLines* file : {&files_->metrics, &files_->memory, &files_->samples}) file->sync();
 }
 
 bool RunRecorder::write_report() {

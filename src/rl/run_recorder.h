@@ -1,5 +1,8 @@
 // What a run leaves in --run-dir: metrics.jsonl, memory.jsonl, samples.jsonl, config.toml,
 // report.html.
+//
+// metrics.jsonl has one line a rollout. It is on disk before the rollout's checkpoint is, so that a
+// run resumed from that checkpoint has it; an evaluation after the rollout is added to it.
 #pragma once
 
 #include <filesystem>
@@ -19,8 +22,9 @@ namespace miles {
 
 class RunRecorder {
  public:
-  /// An empty directory records nothing. A fresh run replaces what the directory held; a resumed
-  /// one keeps the lines of rollouts before `first_rollout`. Throws Error{data}.
+  /// An empty directory records nothing. A fresh run moves the records of another one to
+  /// previous-N/ within the directory; a resumed one keeps the lines of rollouts before
+  /// `first_rollout`. Throws Error{data}.
   RunRecorder(const std::filesystem::path& directory, int64_t first_rollout, bool resumed);
 
   /// config.toml: every flag as it was resolved.
@@ -28,6 +32,13 @@ class RunRecorder {
   void handoff(const HandoffEvent& event, int64_t rollout_id, const MemoryBudget& budget);
   void samples(std::span<const Sample> samples, std::span<const float> advantages);
   void metrics(int64_t rollout_id, const Metrics& metrics);
+  /// Adds an evaluation's metrics to the line of that rollout, which is the last one; or makes the
+  /// line where there is none (before training).
+  void evaluation(int64_t rollout_id, const Metrics& metrics);
+  /// Whether the last line of metrics.jsonl is that rollout's and has that metric.
+  bool has(int64_t rollout_id, const std::string& metric) const;
+  /// What has been recorded is on disk when it returns. Throws Error{data}.
+  void sync();
   /// report.html, from what has been recorded so far; false when nothing is recorded.
   bool write_report();
   const std::filesystem::path& directory() const { return directory_; }
@@ -41,8 +52,9 @@ class RunRecorder {
 
   std::filesystem::path directory_;
   Stopwatch since_start_;
-  double time_offset_ = 0;        // seconds that a resumed run had behind it
-  std::unique_ptr<Files> files_;  // null: nothing is recorded
+  double time_offset_ = 0;                // seconds that a resumed run had behind it
+  std::unique_ptr<Files> files_;          // null: nothing is recorded
+  nlohmann::ordered_json last_row_ = {};  // of metrics.jsonl; null: there is none
 };
 
 }  // namespace miles

@@ -33,11 +33,12 @@ struct DeviceConfig {
 struct RolloutConfig {
   double temperature = 1.0;             // --rollout-temperature
   double top_p = 1.0;                   // --rollout-top-p
-  int64_t top_k = -1;                   // --rollout-top-k; -1: all
+  int32_t top_k = -1;                   // --rollout-top-k; -1: all
   double min_p = 0;                     // --rollout-min-p
   std::vector<std::string> stop;        // --rollout-stop: stop strings
-  std::vector<int64_t> stop_token_ids;  // --rollout-stop-token-ids
+  std::vector<int32_t> stop_token_ids;  // --rollout-stop-token-ids
   bool ignore_eos = false;              // --rollout-ignore-eos
+  bool skip_special_tokens = false;     // --rollout-skip-special-tokens: not in a response's text
   int64_t max_prompt_len = 512;    // --rollout-max-prompt-len, tokens: longer prompts are skipped
   int64_t max_response_len = 256;  // --rollout-max-response-len, tokens
   std::optional<int64_t> max_context_len;  // --rollout-max-context-len, tokens: prompt and response
@@ -66,7 +67,7 @@ struct EvalConfig {
   int64_t n_samples_per_prompt = 1;         // --n-samples-per-eval-prompt
   std::optional<double> temperature;        // --eval-temperature
   std::optional<double> top_p;              // --eval-top-p
-  std::optional<int64_t> top_k;             // --eval-top-k
+  std::optional<int32_t> top_k;             // --eval-top-k
   std::optional<int64_t> max_response_len;  // --eval-max-response-len
   bool skip_before_train = false;           // --skip-eval-before-train
 };

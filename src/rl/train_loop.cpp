@@ -1,5 +1,6 @@
 #include "rl/train_loop.h"
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 
@@ -7,6 +8,7 @@
 #include "base/log.h"
 #include "base/units.h"
 #include "rl/checkpoint.h"
+#include "rl/fingerprint.h"
 #include "rl/rollout_executor.h"
 #include "rl/rollout_metrics.h"
 #include "rl/run_recorder.h"
@@ -22,30 +24,22 @@ struct Start {
   int64_t first_rollout = 0;
 };
 
-Start find_start(const TrainConfig& config) {
-  Start start;
-  if (config.checkpoint.load.empty()) return start;
-  start.checkpoint = find_checkpoint(config.checkpoint.load);
-  start.state = read_run_state(*start.checkpoint);
-  start.first_rollout = start.state.rollout_id + 1;
-  return start;
+nlohmann::ordered_json fingerprint(const TrainSetup& setup) {
+  return fingerprint(setup.config, setup.model.config(), setup.actor.optimizer.schedule);
 }
 
-/// What a resumed run must share with the one that was saved, or its numbers would not go on.
-nlohmann::json fingerprint(const TrainSetup& setup) {
-  const ModelConfig& model = setup.model.config();
-  return {{"model_type", model.model_type},
-          {"vocab_size", model.vocab_size},
-          {"hidden_size", model.hidden_size},
-          {"intermediate_size", model.intermediate_size},
-          {"num_hidden_layers", model.num_hidden_layers},
-          {"num_attention_heads", model.num_attention_heads},
-          {"num_key_value_heads", model.num_key_value_heads},
-          {"head_dim", model.head_dim},
-          {"tie_word_embeddings", model.tie_word_embeddings},
-          {"dtype", std::string(name_of(model.dtype))},
-          {"prompt_data", setup.config.data.path},
-          {"rollout_seed", setup.config.rollout.seed}};
+/// What the checkpoints on disk allow, before anything is loaded.
+Start find_start(const TrainSetup& setup) {
+  const CheckpointConfig& config = setup.config.checkpoint;
+  Start start;
+  if (!config.load.empty()) {
+    start.checkpoint = find_checkpoint(config.load);
+    start.state = read_run_state(*start.checkpoint);
+    start.first_rollout = start.state.rollout_id + 1;
+    check_fingerprint(start.state.fingerprint, fingerprint(setup), *start.checkpoint);
+  }
+  if (!config.save.empty()) check_save_directory(config.save, start.first_rollout);
+  return start;
 }
 
 class TrainLoop {
@@ -53,7 +47,7 @@ class TrainLoop {
   TrainLoop(TrainSetup& setup, const std::string& resolved_flags)
       : setup_(setup),
         config_(setup.config),
-        start_(find_start(config_)),
+        start_(find_start(setup)),
         ledger_(setup.budget),
         memory_{*setup.device, ledger_},
         resolved_flags_(resolved_flags),
@@ -68,11 +62,10 @@ class TrainLoop {
     load();
     start_records();
     handoff_.start();
-    if (eval_due_before()) {
-      Metrics metrics;
-      evaluate(metrics);
-      recorder_->metrics(rollout_id_ - 1, metrics);
-    }
+    if (start_.checkpoint && rollout_id_ >= setup_.num_rollout)
+      log::warn("--num-rollout {}: {} are done already", setup_.num_rollout, rollout_id_);
+    if (eval_due_before()) evaluate(rollout_id_ - 1);
+    begin_row();
     for (; rollout_id_ < setup_.num_rollout; ++rollout_id_) {
       turn();
       if (config_.debug_exit_after_rollout &&
@@ -91,25 +84,36 @@ class TrainLoop {
   void load() {
     log::info("model: {}, {:.2f} M parameters", setup_.model.description(),
               static_cast<double>(setup_.layout.parameters()) / 1e6);
+    if (start_.checkpoint) setup_.data.restore(start_.state.data);
     handoff_.during("load", [&] {
       // The reference is the first weights, also of a run that goes on.
-      actor_.load_weights([&](const Tensor& flat) { setup_.model.fill(setup_.layout, flat); });
+      actor_.load_weights([&](const Tensor& flat) {
+        setup_.model.fill(setup_.layout, flat);
+        note_reference(flat);
+      });
       if (!config_.algorithm.ref_load.empty()) {
         ModelOptions options = config_.model;
         options.model = config_.algorithm.ref_load;
         options.hf_checkpoint = {};
         options.init_random = false;
         const ModelSource reference = ModelSource::resolve(options);
-        actor_.load_reference([&](const Tensor& flat) { reference.fill(setup_.layout, flat); });
+        actor_.load_reference([&](const Tensor& flat) {
+          reference.fill(setup_.layout, flat);
+          note_reference(flat);
+        });
       }
       if (start_.checkpoint) {
-        check_fingerprint(start_.state.fingerprint, fingerprint(setup_), *start_.checkpoint);
+        check_fingerprint(start_.state.fingerprint, reference_, *start_.checkpoint);
         actor_.load_state(*start_.checkpoint);
-        setup_.data.restore(start_.state.data);
         log::info("resumed from {} at rollout {}", start_.checkpoint->string(),
                   start_.first_rollout);
       }
     });
+  }
+
+  /// Which weights the reference is, wherever they lie now.
+  void note_reference(const Tensor& flat) {
+    if (config_.algorithm.needs_reference()) reference_ = reference_fingerprint(flat);
   }
 
   /// Nothing of an earlier run's records is touched before this one is known to be able to begin.
@@ -122,8 +126,6 @@ class TrainLoop {
   }
 
   void turn() {
-    const Stopwatch step_watch;
-    times_.clear();
     Metrics metrics;
     std::vector<Sample> samples;
     const bool supervised = config_.algorithm.loss.type == LossType::sft_loss;
@@ -141,24 +143,36 @@ class TrainLoop {
     handoff_.after_generate();
     handoff_.during("actor.train",
                     [&] { metrics.merge(training_turn(actor_, config_, samples, advantages)); });
+    perf_metrics(metrics, samples);
+    report_line(metrics);
+    recorder_->metrics(rollout_id_, metrics);
+    begin_row();
     if (save_due()) save();
     // Nobody generates after the last rollout, unless it is evaluated.
-    if (rollout_id_ + 1 < setup_.num_rollout || eval_due_after()) handoff_.after_train();
-    if (eval_due_after()) evaluate(metrics);
-    perf_metrics(metrics, samples, step_watch.seconds());
-    recorder_->metrics(rollout_id_, metrics);
-    report_line(metrics, step_watch.seconds());
+    if (rollout_id_ + 1 < setup_.num_rollout || eval_due_after(rollout_id_)) handoff_.after_train();
+    if (eval_due_after(rollout_id_)) evaluate(rollout_id_);
     ++summary_.rollouts;
     summary_.last_raw_reward = metrics.find("rollout/raw_reward").value_or(std::nan(""));
   }
 
-  bool eval_due_before() const {
-    // A resumed run has its last evaluation behind it.
-    return config_.eval.interval && !config_.eval.skip_before_train && !start_.checkpoint;
+  /// What comes after a row (saving, handing back, evaluating) is timed in the next one, as in
+  /// Miles.
+  void begin_row() {
+    times_.clear();
+    since_row_.reset();
   }
-  bool eval_due_after() const {
-    return config_.eval.interval && ((rollout_id_ + 1) % *config_.eval.interval == 0 ||
-                                     rollout_id_ + 1 == setup_.num_rollout);
+
+  /// Before training; in a resumed run, when the evaluation after its checkpoint is not on record.
+  bool eval_due_before() const {
+    if (!start_.checkpoint) return config_.eval.interval && !config_.eval.skip_before_train;
+    const int64_t last = rollout_id_ - 1;
+    return eval_due_after(last) && std::ranges::any_of(setup_.eval_sets, [&](const EvalSet& set) {
+             return !recorder_->has(last, "eval/" + set.name);
+           });
+  }
+  bool eval_due_after(int64_t rollout_id) const {
+    return config_.eval.interval &&
+           ((rollout_id + 1) % *config_.eval.interval == 0 || rollout_id + 1 == setup_.num_rollout);
   }
   bool save_due() const {
     if (config_.checkpoint.save.empty()) return false;
@@ -168,6 +182,10 @@ class TrainLoop {
   }
 
   void save() {
+    // The checkpoint says that the rollout is done: its records must not be lost after that.
+    recorder_->sync();
+    nlohmann::ordered_json shared = fingerprint(setup_);
+    shared.update(reference_);
     handoff_.during("actor.save", [&] {
       CheckpointWriter{.directory = config_.checkpoint.save,
                        .total_limit = config_.checkpoint.save_total_limit,
@@ -175,14 +193,15 @@ class TrainLoop {
                        .layout = setup_.layout}
           .save(actor_, {.rollout_id = rollout_id_,
                          .data = setup_.data.state(),
-                         .fingerprint = fingerprint(setup_)});
+                         .fingerprint = std::move(shared)});
     });
   }
 
-  void evaluate(Metrics& metrics) {
+  void evaluate(int64_t rollout_id) {
+    Metrics metrics;
     for (const EvalSet& set : setup_.eval_sets) {
       const std::vector<Sample> samples =
-          executor_.evaluate(set.source, rollout_id_, actor_.weight_version());
+          executor_.evaluate(set.source, rollout_id, actor_.weight_version());
       Mean reward, truncated;
       for (const Sample& sample : samples) {
         if (sample.reward) reward.add(*sample.reward);
@@ -192,9 +211,10 @@ class TrainLoop {
       metrics.set("eval/" + set.name + "-truncated_ratio", truncated.mean());
       log::info("eval {}: {:.4f} on {} samples", set.name, reward.mean(), samples.size());
     }
+    recorder_->evaluation(rollout_id, metrics);
   }
 
-  void perf_metrics(Metrics& metrics, const std::vector<Sample>& samples, double step_seconds) {
+  void perf_metrics(Metrics& metrics, const std::vector<Sample>& samples) const {
     int64_t drawn = 0;
     for (const Sample& sample : samples) drawn += sample.response_length;
     const auto took = [&](const char* event) {
@@ -209,19 +229,19 @@ class TrainLoop {
     metrics.set("perf/sleep_time", took("actor.offload") + took("actor.clear_memory"));
     metrics.set("perf/update_weights_time", took("actor.update_weights"));
     metrics.set("perf/save_model_time", took("actor.save"));
-    metrics.set("perf/step_time", step_seconds);
+    metrics.set("perf/step_time", since_row_.seconds());
     metrics.set("perf/device_memory_peak_gb",
                 static_cast<double>(ledger_.usage(Place::device).peak) / (1 << 30));
   }
 
-  void report_line(const Metrics& metrics, double seconds) const {
+  void report_line(const Metrics& metrics) const {
     const auto show = [&](const char* name) { return metrics.find(name).value_or(std::nan("")); };
     log::info(
         "rollout {}/{}  reward {:.3f}  loss {:.4f}  len {:.1f}  {:.0f} tok/s  step {}  device peak "
         "{}",
         rollout_id_ + 1, setup_.num_rollout, show("rollout/raw_reward"), show("train/loss"),
         show("rollout/response_len/mean"), show("perf/tokens_per_gpu_per_sec"),
-        format_seconds(seconds), format_bytes(ledger_.usage(Place::device).peak));
+        format_seconds(show("perf/step_time")), format_bytes(ledger_.usage(Place::device).peak));
   }
 
   void on_event(const HandoffEvent& event) {
@@ -245,7 +265,9 @@ class TrainLoop {
   RolloutExecutor executor_;
   Handoff handoff_;
   int64_t rollout_id_ = 0;
-  std::map<std::string, double> times_;  // seconds of this rollout's events, by name
+  nlohmann::ordered_json reference_ = nlohmann::ordered_json::object();  // its fingerprint
+  std::map<std::string, double> times_;  // seconds of events since the last row, by name
+  Stopwatch since_row_;
   TrainSummary summary_;
 };
 

@@ -10,6 +10,19 @@
 namespace miles {
 namespace {
 
+/// Refuses draws that cannot be, saying whose they are: the two share most of their flags.
+void check_sampling(const TrainConfig& config) {
+  const auto check = [](const char* flags, const SamplingParams& params) {
+    try {
+      check_sampling_params(params);
+    } catch (const Error& error) {
+      fail(error.code(), "{}: {}", flags, error.what());
+    }
+  };
+  check("--rollout-*", rollout_sampling(config));
+  if (config.eval.interval) check("--eval-*", eval_sampling(config));
+}
+
 /// Refuses what Miles knows and this program does not do yet, and what cannot go together.
 void check_algorithm(const TrainConfig& config) {
   const bool gpu = config.colocate.handoff.peak_device == PeakDevice::gpu;
@@ -23,24 +36,17 @@ void check_algorithm(const TrainConfig& config) {
          config.colocate.lora_rank);
   check_handoff_options(config.colocate.handoff);
   check_policy_loss_options(config.algorithm.loss.policy);
-  const RolloutConfig& rollout = config.rollout;
-  check_sampling_params({.temperature = static_cast<float>(rollout.temperature),
-                         .top_k = static_cast<int32_t>(rollout.top_k),
-                         .top_p = static_cast<float>(rollout.top_p),
-                         .min_p = static_cast<float>(rollout.min_p),
-                         .max_new_tokens = rollout.max_response_len,
-                         .min_new_tokens = 0,
-                         .stop = rollout.stop,
-                         .stop_token_ids = {},
-                         .ignore_eos = rollout.ignore_eos,
-                         .skip_special_tokens = true,
-                         .seed = {}});
+  check_sampling(config);
   if (config.algorithm.skip_actor_forward_only && !config.algorithm.use_rollout_logprobs)
     fail(ErrorCode::flags,
          "--skip-actor-forward-only needs --use-rollout-logprobs: without either there are no old "
          "log-probs");
   if (!config.algorithm.ref_load.empty() && !config.algorithm.needs_reference())
     fail(ErrorCode::flags, "--ref-load without --use-kl-loss: nothing would use the reference");
+  if (config.algorithm.loss.type == LossType::sft_loss && config.algorithm.loss.policy.use_kl_loss)
+    fail(ErrorCode::flags,
+         "--use-kl-loss with --loss-type sft_loss: supervised learning has no KL loss; leave it "
+         "out");
   if (config.checkpoint.save_interval && config.checkpoint.save.empty())
     fail(ErrorCode::flags, "--save-interval without --save DIR: there is nowhere to save to");
   if (config.eval.interval && config.eval.prompt_data.empty())
@@ -117,10 +123,20 @@ EngineOptions engine_options(TrainConfig& config, const ModelConfig& model) {
     config.engine.max_total_tokens = options.max_running_requests * pages * options.page_size;
   }
   options.max_total_tokens = *config.engine.max_total_tokens;
+  check_cache_holds(options.max_total_tokens, options.max_context_len);
   return options;
 }
 
 }  // namespace
+
+void check_cache_holds(int64_t max_total_tokens, int64_t longest) {
+  if (max_total_tokens < longest)
+    fail(
+        ErrorCode::flags,
+        "--max-total-tokens {}: the KV cache must hold the longest sample, {} tokens of prompt and "
+        "response; raise it to that, leave it out, or shorten prompts or responses",
+        max_total_tokens, longest);
+}
 
 std::unique_ptr<Device> make_device(DeviceChoice choice) {
   const bool cuda = choice == DeviceChoice::cuda ||

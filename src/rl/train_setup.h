@@ -41,6 +41,10 @@ std::vector<EvalSet> load_eval_sets(const TrainConfig& config);
 /// The device that was asked for. Throws Error{device} when it is not there.
 std::unique_ptr<Device> make_device(DeviceChoice choice);
 
+/// Throws Error{flags} when a KV cache of --max-total-tokens cannot hold one sample of `longest`
+/// tokens.
+void check_cache_holds(int64_t max_total_tokens, int64_t longest);
+
 /// Keeps the prompts that fit `max_prompt_len` tokens. Throws Error{data} when none is left.
 void keep_fitting_prompts(DataSource& data, const Tokenizer& tokenizer, int64_t max_prompt_len);
 

@@ -1,6 +1,8 @@
 #include "rollout/runner.h"
 
+#include <cstring>
 #include <limits>
+#include <type_traits>
 
 #include "base/error.h"
 #include "model/head.h"
@@ -55,13 +57,16 @@ Runner::Runner(const ModelConfig& config, const ParamLayout& layout, const Runne
   region_ = Region(memory, Place::device, "rollout.workspace", measure.used());
   Arena arena(region_.data(), region_.bytes());
   buffers_ = place(arena);
+  staging_ =
+      Region(memory, Place::host, "staging", buffers_.uploads.bytes() + buffers_.drawn.bytes());
 }
 
 Runner::Buffers Runner::place(Arena& arena) const {
   const int64_t draws = limits_.sequences, hidden = config_.hidden_size;
   const int64_t uploads =
       batch_bytes(limits_.tokens, limits_.sequences, limits_.pages_per_sequence) +
-      batch_bytes(draws, 0, 0);  // three arrays of R: rows and temperatures are two
+      batch_bytes(draws, 0, 0) +  // three arrays of R: rows and temperatures are two
+      draws * int64_t{sizeof(SampleRow)} + Arena::kAlignment;
   Buffers buffers;
   buffers.rope = arena.allocate(DType::f32, {limits_.positions, config_.head_dim});
   buffers.x = arena.allocate(config_.dtype, {limits_.tokens, hidden});
@@ -69,8 +74,7 @@ Runner::Buffers Runner::place(Arena& arena) const {
   buffers.drawn_x = arena.allocate(config_.dtype, {draws, hidden});
   buffers.normed = arena.allocate(config_.dtype, {draws, hidden});
   buffers.logits = arena.allocate(DType::f32, {draws, config_.vocab_size});
-  buffers.tokens = arena.allocate(DType::i32, {draws});
-  buffers.log_probs = arena.allocate(DType::f32, {draws});
+  buffers.drawn = arena.allocate(DType::i32, {2, draws});
   buffers.uploads = arena.allocate(DType::u8, {uploads});
   buffers.scratch = arena.allocate(DType::u8, {workspace_bytes(device_.kind())});
   return buffers;
@@ -78,10 +82,21 @@ Runner::Buffers Runner::place(Arena& arena) const {
 
 void Runner::onload() {
   if (resident()) return;
-  region_.commit();
+  staging_.commit();
+  try {
+    region_.commit();
+  } catch (...) {
+    staging_.release();
+    throw;
+  }
   const std::vector<float> rope = make_rope_table(config_, limits_.positions);
   stream_->copy(buffers_.rope.data(), rope.data(), buffers_.rope.bytes());
   stream_->synchronize();
+}
+
+void Runner::offload() {
+  region_.release();
+  staging_.release();
 }
 
 StepOutput Runner::run(const StepBatch& step, const RolloutWeights& weights, const KvCache& cache) {
@@ -92,15 +107,59 @@ StepOutput Runner::run(const StepBatch& step, const RolloutWeights& weights, con
   Exec exec{.device = device_,
             .stream = *stream_,
             .workspace = {scratch, static_cast<size_t>(buffers_.scratch.bytes())}};
-  Arena arena(static_cast<std::byte*>(buffers_.uploads.data()), buffers_.uploads.bytes());
-  const DeviceBatch batch = upload(exec, arena, step.tokens);
-  const Tensor rows = upload(exec, arena, step.rows);
-  const Tensor inverse_temperature = upload(exec, arena, step.inverse_temperature);
-  const Tensor x = forward(exec, batch, weights, cache);
-  StepOutput output;
-  if (step.draws() > 0)
-    output = draw(exec, step, logits(exec, x, rows, weights), inverse_temperature);
+  // Bans are put in place from the host.
+  if (stream_->captures() && step.is_decode() && step.bans.empty()) {
+    const int64_t sequences = step.tokens.sequences();
+    const DecodeShape shape =
+        ladder_shape({sequences, std::ssize(step.tokens.page_table) / sequences},
+                     {limits_.sequences, limits_.pages_per_sequence});
+    const DeviceStep sent = send(padded_step(step, shape.sequences, shape.pages));
+    graphs_.run(*stream_, shape, [&] { compute(exec, sent, {}, weights, cache); });
+  } else {
+    compute(exec, send(step), step.bans, weights, cache);
+  }
+  return fetch(step.draws());
+}
+
+/// Through pinned memory, in one copy.
+Runner::DeviceStep Runner::send(const StepBatch& step) {
+  auto* const device = static_cast<std::byte*>(buffers_.uploads.data());
+  Arena arena(device, buffers_.uploads.bytes());
+  const auto put = [&](const auto& values) -> Tensor {
+    using Value = typename std::remove_cvref_t<decltype(values)>::value_type;
+    if (values.empty()) return {};
+    const auto bytes = static_cast<int64_t>(values.size() * sizeof(Value));
+    const Tensor at = arena.allocate(DType::u8, {bytes});
+    std::memcpy(staging_.data() + (static_cast<std::byte*>(at.data()) - device), values.data(),
+                static_cast<size_t>(bytes));
+    if constexpr (std::is_same_v<Value, SampleRow>)
+      return at;
+    else
+      return {at.data(), dtype_of<Value>(), {std::ssize(values)}};
+  };
+  const DeviceStep sent{.batch = to_device(step.tokens, put),
+                        .rows = put(step.rows),
+                        .samples = put(step.samples),
+                        .inverse_temperature = put(step.inverse_temperature)};
+  stream_->copy(device, staging_.data(), arena.used());
+  return sent;
+}
+
+void Runner::compute(Exec& exec, const DeviceStep& step, const std::vector<Ban>& bans,
+                     const RolloutWeights& weights, const KvCache& cache) const {
+  const Tensor x = forward(exec, step.batch, weights, cache);
+  if (step.rows) draw(exec, step, bans, logits(exec, x, step.rows, weights));
+}
+
+StepOutput Runner::fetch(int64_t draws) {
+  StepOutput output{.tokens = std::vector<int32_t>(static_cast<size_t>(draws)),
+                    .log_probs = std::vector<float>(static_cast<size_t>(draws))};
+  std::byte* const arrived = staging_.data() + buffers_.uploads.bytes();
+  if (draws > 0) stream_->copy(arrived, buffers_.drawn.data(), buffers_.drawn.bytes());
   stream_->synchronize();
+  const auto bytes = static_cast<size_t>(draws) * sizeof(float);
+  if (draws > 0) std::memcpy(output.tokens.data(), arrived, bytes);
+  if (draws > 0) std::memcpy(output.log_probs.data(), arrived + buffers_.drawn.bytes() / 2, bytes);
   return output;
 }
 
@@ -142,28 +201,23 @@ Tensor Runner::logits(Exec& exec, const Tensor& x, const Tensor& rows,
   return logits;
 }
 
-StepOutput Runner::draw(Exec& exec, const StepBatch& step, const Tensor& logits,
-                        const Tensor& inverse_temperature) const {
-  const Tensor tokens = buffers_.tokens.rows(0, step.draws());
-  const Tensor log_probs = buffers_.log_probs.rows(0, step.draws());
-  BannedLogits banned(exec.stream, logits, step.bans);
+void Runner::draw(Exec& exec, const DeviceStep& step, const std::vector<Ban>& bans,
+                  const Tensor& logits) const {
+  const int64_t draws = logits.dim(0);
+  auto* const drawn = static_cast<std::byte*>(buffers_.drawn.data());
+  const Tensor tokens(drawn, DType::i32, {draws});
+  const Tensor log_probs(drawn + buffers_.drawn.bytes() / 2, DType::f32, {draws});
+  BannedLogits banned(exec.stream, logits, bans);
   sample(exec, {.logits = logits, .rows = step.samples, .tokens = tokens});
   banned.restore();
   // A row without numbers draws −1; what is then read before the row lies in the workspace, and the
   // engine gives up on the token.
   log_prob(exec, {.logits = logits,
                   .targets = tokens,
-                  .inverse_temperature = inverse_temperature,
+                  .inverse_temperature = step.inverse_temperature,
                   .log_prob = log_probs,
                   .lse = {},
                   .entropy = {}});
-  StepOutput output;
-  output.tokens.resize(static_cast<size_t>(step.draws()));
-  output.log_probs.resize(static_cast<size_t>(step.draws()));
-  exec.stream.copy(output.tokens.data(), tokens.data(), tokens.bytes());
-  exec.stream.copy(output.log_probs.data(), log_probs.data(), log_probs.bytes());
-  exec.stream.synchronize();
-  return output;
 }
 
 }  // namespace miles

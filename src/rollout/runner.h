@@ -15,6 +15,7 @@
 #include "ops/backend.h"
 #include "rollout/kv_cache.h"
 #include "rollout/step_batch.h"
+#include "rollout/step_graphs.h"
 #include "rollout/weights.h"
 #include "tensor/tensor.h"
 
@@ -36,13 +37,14 @@ struct StepOutput {
 
 class Runner {
  public:
-  /// Takes no memory yet. Tag "rollout.workspace". `config` and `layout` must outlive it.
+  /// Takes no memory yet. Tag "rollout.workspace", on the host "staging". `config` and `layout`
+  /// must outlive it.
   Runner(const ModelConfig& config, const ParamLayout& layout, const RunnerLimits& limits,
          Memory memory);
 
   /// Brings memory for the largest batch, and the rotary table into it. No-op when it is there.
   void onload();
-  void offload() { region_.release(); }
+  void offload();
   bool resident() const { return region_.committed(); }
   int64_t bytes() const { return region_.bytes(); }
 
@@ -57,21 +59,31 @@ class Runner {
     Tensor rope;  // [positions, D] f32
     Tensor x;     // [N, H] T: the residual stream
     LayerBuffers layer;
-    Tensor drawn_x;    // [R, H] T: the rows of x that are drawn from
-    Tensor normed;     // [R, H] T
-    Tensor logits;     // [R, V] f32
-    Tensor tokens;     // [R] i32
-    Tensor log_probs;  // [R] f32
-    Tensor uploads;    // [bytes] u8: the batch and what the draws need
-    Tensor scratch;    // [bytes] u8: Exec::workspace
+    Tensor drawn_x;  // [R, H] T: the rows of x that are drawn from
+    Tensor normed;   // [R, H] T
+    Tensor logits;   // [R, V] f32
+    Tensor drawn;    // [2, R] i32: tokens, then the bits of their log-probs
+    Tensor uploads;  // [bytes] u8: the batch and what the draws need
+    Tensor scratch;  // [bytes] u8: Exec::workspace
+  };
+  /// A step's input on the device.
+  struct DeviceStep {
+    DeviceBatch batch;
+    Tensor rows;                 // [R] i32
+    Tensor samples;              // [R] SampleRow
+    Tensor inverse_temperature;  // [R] f32
   };
   Buffers place(Arena& arena) const;
   Tensor forward(Exec& exec, const DeviceBatch& batch, const RolloutWeights& weights,
                  const KvCache& cache) const;
   Tensor logits(Exec& exec, const Tensor& x, const Tensor& rows,
                 const RolloutWeights& weights) const;
-  StepOutput draw(Exec& exec, const StepBatch& step, const Tensor& logits,
-                  const Tensor& inverse_temperature) const;
+  DeviceStep send(const StepBatch& step);
+  void compute(Exec& exec, const DeviceStep& step, const std::vector<Ban>& bans,
+               const RolloutWeights& weights, const KvCache& cache) const;
+  void draw(Exec& exec, const DeviceStep& step, const std::vector<Ban>& bans,
+            const Tensor& logits) const;
+  StepOutput fetch(int64_t draws);
 
   const ModelConfig& config_;
   const ParamLayout& layout_;
@@ -79,7 +91,9 @@ class Runner {
   Device& device_;
   std::unique_ptr<Stream> stream_;
   Region region_;
+  Region staging_;   // on the host: what goes to `uploads`, then what comes of `drawn`
   Buffers buffers_;  // in region_
+  StepGraphs graphs_;
 };
 
 }  // namespace miles

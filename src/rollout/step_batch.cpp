@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/rng.h"
+
 namespace miles {
 namespace {
 
@@ -42,9 +44,9 @@ void append_draw(const Sequence& sequence, uint64_t seed, StepBatch& step) {
                           .top_k = params.top_k,
                           .top_p = params.top_p,
                           .min_p = params.min_p,
-                          .seed = params.seed.value_or(seed),
-                          .stream = static_cast<uint64_t>(sequence.id),
-                          .position = static_cast<uint64_t>(sequence.length())});
+                          .uniform = uniform(params.seed.value_or(seed), RngUse::sampling,
+                                             static_cast<uint64_t>(sequence.id),
+                                             static_cast<uint64_t>(sequence.length()))});
   step.inverse_temperature.push_back(inverse_temperature(params));
 }
 
@@ -60,6 +62,32 @@ StepBatch make_step_batch(const StepPlan& plan, int64_t page_size, uint64_t seed
   }
   append_page_tables(plan, step.tokens);
   return step;
+}
+
+StepBatch padded_step(const StepBatch& step, int64_t sequences, int64_t pages) {
+  MILES_CHECK(step.is_decode(), "{} tokens of {} sequences with {} draws to pad",
+              step.tokens.tokens(), step.tokens.sequences(), step.draws());
+  StepBatch padded = step;
+  HostBatch& batch = padded.tokens;
+  const int64_t real = batch.sequences();
+  const int64_t width = static_cast<int64_t>(batch.page_table.size()) / real;
+  MILES_CHECK(sequences >= real && pages >= width, "{} x {} to pad to {} x {}", real, width,
+              sequences, pages);
+  for (int64_t i = real; i < sequences; ++i) {
+    batch.ids.push_back(0);
+    batch.positions.push_back(0);
+    batch.slots.push_back(-1);
+    batch.query_begin.push_back(static_cast<int32_t>(i + 1));
+    batch.context.push_back(1);
+    padded.rows.push_back(static_cast<int32_t>(i));
+    padded.samples.push_back({.temperature = 0});
+    padded.inverse_temperature.push_back(1);
+  }
+  batch.page_table.assign(static_cast<size_t>(sequences * pages), 0);
+  for (int64_t i = 0; i < real; ++i)
+    std::copy_n(step.tokens.page_table.begin() + i * width, width,
+                batch.page_table.begin() + i * pages);
+  return padded;
 }
 
 }  // namespace miles

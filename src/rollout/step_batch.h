@@ -25,7 +25,16 @@ struct StepBatch {
   std::vector<Ban> bans;                   // stop ids of sequences that must go on
 
   int64_t draws() const { return static_cast<int64_t>(rows.size()); }
+  /// Every sequence has one token, and one is drawn for it.
+  bool is_decode() const {
+    return tokens.tokens() == tokens.sequences() && draws() == tokens.sequences();
+  }
 };
+
+/// The same with tokens that belong to nobody, so that it has `sequences` sequences and page tables
+/// of `pages`: a step of one token a sequence then has one of few shapes. The additional tokens
+/// read one row of page 0, write nothing, and draw what nobody reads.
+StepBatch padded_step(const StepBatch& step, int64_t sequences, int64_t pages);
 
 /// `seed`: for sequences that have none of their own.
 StepBatch make_step_batch(const StepPlan& plan, int64_t page_size, uint64_t seed);

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/actor/actor_rig.h"
+#include "tests/support/test_device.h"
 
 namespace miles {
 namespace {
@@ -119,7 +120,7 @@ TEST_P(ActorMemory, ARehearsalBooksWhatTheRealThingTakes) {
 TEST_P(ActorMemory, ABudgetThatIsTooSmallIsRefusedAndNothingIsLost) {
   const ModelConfig config = deep_config(DType::f32);
   const ParamLayout layout(config);
-  const auto device = make_cpu_device();
+  const auto device = make_test_device();
   Ledger measure;
   {
     ActorModel actor(actor_options(GetParam()), config, layout, {*device, measure});

@@ -15,26 +15,17 @@
 #include "hub/safetensors.h"
 #include "model/weights_io.h"
 #include "tests/support/shared.h"
+#include "tests/support/small_model.h"
+#include "tests/support/test_device.h"
 
 namespace miles::test {
 
 /// Four layers, so that windows of two turn over; an embedding of more than one layer's size, so
 /// that it is several chunks.
 inline ModelConfig deep_config(DType dtype, bool tied = true) {
-  ModelConfig config;
-  config.model_type = "qwen3";
-  config.vocab_size = 258;  // Tokenizer::bytes()
-  config.hidden_size = 32;
-  config.intermediate_size = 48;
+  ModelConfig config = small_config(dtype);
   config.num_hidden_layers = 4;
-  config.num_attention_heads = 4;
-  config.num_key_value_heads = 2;
-  config.head_dim = 8;
-  config.max_position_embeddings = 256;
-  config.qk_norm = true;
   config.tie_word_embeddings = tied;
-  config.dtype = dtype;
-  config.eos_token_ids = {257};
   config.initializer_range = 0.2;
   return config;
 }
@@ -97,7 +88,8 @@ class ActorRig {
   std::map<std::string, int64_t> device_tags() const { return ledger.usage(Place::device).by_tag; }
   std::map<std::string, int64_t> host_tags() const { return ledger.usage(Place::host).by_tag; }
   std::vector<std::byte> weights() {
-    const Tensor flat = actor.weights_at_rest();
+    const Region staging = actor.commit_weights_staging();
+    const Tensor flat = actor.weights_on_host(staging);
     const auto* bytes = static_cast<const std::byte*>(flat.data());
     return {bytes, bytes + flat.bytes()};
   }
@@ -110,7 +102,7 @@ class ActorRig {
 
   const ModelConfig config;
   const ParamLayout layout{config};
-  const std::unique_ptr<Device> device = make_cpu_device();
+  const std::unique_ptr<Device> device = make_test_device();
   Ledger ledger;
   ActorModel actor;
 };

@@ -9,6 +9,7 @@
 #include "colocate/plan.h"
 #include "tests/actor/actor_rig.h"
 #include "text/tokenizer.h"
+#include "tests/support/test_device.h"
 
 namespace miles::test {
 
@@ -134,7 +135,7 @@ class ColocateRig {
   const ModelConfig config;
   const ParamLayout layout{config};
   const Tokenizer tokenizer = Tokenizer::bytes();
-  const std::unique_ptr<Device> device = make_cpu_device();
+  const std::unique_ptr<Device> device = make_test_device();
   Ledger ledger;
   std::vector<HandoffEvent> events;
   ActorModel actor;

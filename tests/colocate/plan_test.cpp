@@ -21,7 +21,9 @@ class Plan : public testing::TestWithParam<Sharing> {
   }
   MemoryPlan plan(bool saves = false) const {
     const ParamLayout layout(setup_.config);
-    return plan_memory({.config = setup_.config,
+    const auto device = make_test_device();
+    return plan_memory({.device = *device,
+                        .config = setup_.config,
                         .layout = layout,
                         .actor = setup_.actor,
                         .engine = setup_.engine,
@@ -110,8 +112,10 @@ TEST(PlanOfAModel, NeedsNoneOfItsMemory) {
   // 32 billion parameters: no machine that runs tests holds them.
   const ModelConfig config = find_preset("qwen3-32b").value();
   const ParamLayout layout(config);
+  const auto device = make_test_device();
   const MemoryPlan plan = plan_memory(
-      {.config = config,
+      {.device = *device,
+       .config = config,
        .layout = layout,
        .actor = {.placement = ActorPlacement::streamed,
                  .max_tokens_per_gpu = 4096,
@@ -131,9 +135,11 @@ TEST(PlanOfAModel, NeedsNoneOfItsMemory) {
 TEST(PlanOfPeaks, OnTheCpuTheDeviceHoldsOneSideOnly) {
   ColocateRig::Setup setup;
   const ParamLayout layout(setup.config);
+  const auto device = make_test_device();
   std::map<std::string, int64_t> peaks;
   for (const Sharing& sharing : sharings())
-    peaks[sharing.name] = plan_memory({.config = setup.config,
+    peaks[sharing.name] = plan_memory({.device = *device,
+                                       .config = setup.config,
                                        .layout = layout,
                                        .actor = colocated_actor(sharing.placement),
                                        .engine = setup.engine,

@@ -77,6 +77,17 @@ TEST(JsonLines, ResumeCutsOffATornLastLine) {
   EXPECT_EQ(read_file(dir / "b.jsonl"), "{\"n\":2}\n");
 }
 
+TEST(JsonLines, TheLastLineIsReplacedAndTheNextOneComesBehindIt) {
+  const test::ScratchDir dir;
+  JsonLines lines(dir / "a.jsonl", JsonLines::Open::fresh);
+  lines.append({{"n", 1}});
+  lines.replace_last({{"n", 2}, {"more", true}});
+  lines.append({{"n", 3}});
+  lines.replace_last({{"n", 4}});
+  lines.append({{"n", 5}});
+  EXPECT_EQ(read_file(dir / "a.jsonl"), "{\"n\":2,\"more\":true}\n{\"n\":4}\n{\"n\":5}\n");
+}
+
 TEST(JsonLines, DropFromLeavesEarlierRolloutsAndLinesWithoutTheField) {
   const test::ScratchDir dir;
   JsonLines lines(dir / "a.jsonl", JsonLines::Open::fresh);

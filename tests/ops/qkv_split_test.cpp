@@ -203,5 +203,32 @@ TYPED_TEST(QkvSplit, BackwardHasTheSameBitsForAnyNumberOfThreads) {
   EXPECT_TRUE(same_bits(one.dk_norm, two.dk_norm));
 }
 
+TYPED_TEST(QkvSplit, ANegativeSlotKeepsNothing) {
+  using T = TypeParam;
+  Batch<T> b(3, {4, 2, 16}, true);
+  b.slots = {1, -1, 0};
+  Values<T> q(3 * 4 * 16), k(2 * 2 * 16, from_float<T>(9)), v(k);
+  Exec exec = this->bench_.exec();
+  qkv_split(exec, {.qkv = tensor(b.qkv, {3, b.heads.row()}),
+                   .q_norm = tensor(b.q_norm),
+                   .k_norm = tensor(b.k_norm),
+                   .positions = tensor(b.positions),
+                   .rope = tensor(b.rope, {kPositions, 16}),
+                   .slots = tensor(b.slots),
+                   .q = tensor(q, {3, 4, 16}),
+                   .k_pool = tensor(k, {2, 2, 16}),
+                   .v_pool = tensor(v, {2, 2, 16}),
+                   .eps = kEps});
+  // The two others went where they should, and the three queries are there.
+  const auto value_of = [&](int64_t token) {
+    return rows_of(b.qkv, 16, token * 8 + 6, 2);
+  };
+  EXPECT_TRUE(same_bits(rows_of(v, 32, 1, 1), value_of(0)));
+  EXPECT_TRUE(same_bits(rows_of(v, 32, 0, 1), value_of(2)));
+  b.slots = {1, 2, 0};
+  const Values<T> kept = rows_of(this->run(b), b.heads.row(), 1, 1);
+  EXPECT_TRUE(same_bits(rows_of(q, 64, 1, 1), rows_of(kept, 64, 0, 1)));
+}
+
 }  // namespace
 }  // namespace miles::test

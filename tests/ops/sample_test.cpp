@@ -17,20 +17,23 @@ Values<int32_t> draw(Values<float> logits, const std::vector<SampleRow>& rows) {
   OpBench bench;
   Exec exec = bench.exec();
   Values<int32_t> tokens(rows.size());
+  Values<uint8_t> settings(rows.size() * sizeof(SampleRow));
+  if (!rows.empty()) std::memcpy(settings.data(), rows.data(), settings.size());
   const auto n = static_cast<int64_t>(rows.size());
   sample(exec, {.logits = tensor(logits, {n, static_cast<int64_t>(logits.size()) / n}),
-                .rows = rows,
+                .rows = tensor(settings),
                 .tokens = tensor(tokens)});
   return tokens;
 }
 
-/// `draws` tokens from one distribution, at consecutive positions.
-Values<int32_t> draw_many(const Values<float>& logits, SampleRow row, int draws) {
+/// `draws` tokens from one distribution, each with a random number of `seed`'s.
+Values<int32_t> draw_many(const Values<float>& logits, SampleRow row, int draws,
+                          uint64_t seed = 0) {
   Values<float> all;
   std::vector<SampleRow> rows;
   for (int i = 0; i < draws; ++i) {
     all.insert(all.end(), logits.begin(), logits.end());
-    row.position = static_cast<uint64_t>(i);
+    row.uniform = uniform(seed, RngUse::sampling, 0, static_cast<uint64_t>(i));
     rows.push_back(row);
   }
   return draw(all, rows);
@@ -74,19 +77,19 @@ std::vector<double> likeliest(size_t keep) {
 // 26.1 and 18.5: the 0.1% points of χ² with 8 − 1 (24.3, rounded up) and 5 − 1 degrees of freedom.
 TEST(Sample, DrawsFollowTheSoftmaxAtEveryTemperature) {
   for (const float temperature : {0.5F, 1.0F, 2.0F})
-    EXPECT_LT(chi_square(draw_many(kLogits, {.temperature = temperature, .seed = 5}, 20000),
+    EXPECT_LT(chi_square(draw_many(kLogits, {.temperature = temperature}, 20000, 5),
                          weights_at(double{temperature})),
               26.1);
 }
 
 TEST(Sample, FiltersKeepExactlyTheirSet) {
-  EXPECT_LT(chi_square(draw_many(kLogits, {.top_k = 5, .seed = 6}, 20000), likeliest(5)), 18.5);
+  EXPECT_LT(chi_square(draw_many(kLogits, {.top_k = 5}, 20000, 6), likeliest(5)), 18.5);
   // The four likeliest have 0.80 of the mass, five 0.87.
-  EXPECT_LT(chi_square(draw_many(kLogits, {.top_p = 0.85F, .seed = 7}, 20000), likeliest(5)), 18.5);
+  EXPECT_LT(chi_square(draw_many(kLogits, {.top_p = 0.85F}, 20000, 7), likeliest(5)), 18.5);
   // e^(1/4 − 2) = 0.174 stays, e^(0 − 2) = 0.135 goes.
-  EXPECT_LT(chi_square(draw_many(kLogits, {.min_p = 0.15F, .seed = 8}, 20000), likeliest(5)), 18.5);
+  EXPECT_LT(chi_square(draw_many(kLogits, {.min_p = 0.15F}, 20000, 8), likeliest(5)), 18.5);
   EXPECT_LT(
-      chi_square(draw_many(kLogits, {.top_k = 7, .top_p = 0.85F, .min_p = 0.01F, .seed = 9}, 20000),
+      chi_square(draw_many(kLogits, {.top_k = 7, .top_p = 0.85F, .min_p = 0.01F}, 20000, 9),
                  likeliest(5)),
       18.5);
 }
@@ -119,7 +122,7 @@ TEST(Sample, LargeVocabulariesAreDrawnInEveryTile) {
   const Values<float> flat(static_cast<size_t>(vocab), 1);
   std::vector<double> tenths(10, 500), counted(10);
   Values<int32_t> coarse;
-  for (const int32_t token : draw_many(flat, {.seed = 3}, 4000))
+  for (const int32_t token : draw_many(flat, {}, 4000, 3))
     coarse.push_back(std::min(token / 500, 9));
   EXPECT_LT(chi_square(coarse, tenths), 27.9);  // 0.1% of χ² with 9 degrees of freedom
 }
@@ -132,9 +135,7 @@ TEST(Sample, ADrawDependsOnNothingButItsRow) {
     rows.push_back({.temperature = n % 4 == 0 ? 0.0F : 1.0F,
                     .top_k = n % 3 == 0 ? 50 : -1,
                     .top_p = n % 2 == 0 ? 0.9F : 1.0F,
-                    .seed = 1,
-                    .stream = n,
-                    .position = 2 * n});
+                    .uniform = uniform(1, RngUse::sampling, n, 2 * n)});
   Values<int32_t> one, two;
   with_threads(1, [&] { one = draw(logits, rows); });
   with_threads(2, [&] { two = draw(logits, rows); });
@@ -144,13 +145,10 @@ TEST(Sample, ADrawDependsOnNothingButItsRow) {
               one[static_cast<size_t>(n)]);
 }
 
-TEST(Sample, SeedStreamAndPositionEachChangeTheDraw) {
+TEST(Sample, TheRandomNumberPicksByTheCumulativeDistribution) {
   const Values<float> flat(4096, 0);
-  std::set<int32_t> tokens;
-  for (const SampleRow& row :
-       {SampleRow{}, SampleRow{.seed = 1}, SampleRow{.stream = 1}, SampleRow{.position = 1}})
-    tokens.insert(draw(flat, {row})[0]);
-  EXPECT_EQ(tokens.size(), 4U);
+  for (const float u : {0.0001F, 0.25F, 0.6F, 0.9999F})
+    EXPECT_NEAR(draw(flat, {{.uniform = u}})[0], u * 4096, 1);
 }
 
 TEST(Sample, ImpossibleTokensAreNeverDrawn) {

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -17,7 +18,7 @@ namespace miles::test {
 namespace {
 
 pid_t start(const std::vector<std::string>& arguments, const std::filesystem::path& out,
-            const std::filesystem::path& log) {
+            const std::filesystem::path& log, std::optional<int64_t> file_size_limit = {}) {
   std::vector<std::string> words = {MILES_BINARY};
   words.insert(words.end(), arguments.begin(), arguments.end());
   std::vector<char*> argv;
@@ -27,6 +28,12 @@ pid_t start(const std::vector<std::string>& arguments, const std::filesystem::pa
   if (child != 0) return child;
   ::dup2(::open(out.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), STDOUT_FILENO);
   ::dup2(::open(log.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), STDERR_FILENO);
+  if (file_size_limit) {
+    const auto bytes = static_cast<rlim_t>(*file_size_limit);
+    const rlimit limit = {bytes, bytes};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+    ::signal(SIGXFSZ, SIG_IGN);  // stays ignored: a write then fails, as it does on a full disk
+  }
   ::execv(argv[0], argv.data());
   ::_exit(127);
 }
@@ -40,9 +47,10 @@ int count_lines(const std::filesystem::path& path) {
 
 }  // namespace
 
-Outcome run_miles(const std::vector<std::string>& arguments) {
+Outcome run_miles(const std::vector<std::string>& arguments,
+                  std::optional<int64_t> file_size_limit) {
   const ScratchDir dir;
-  const pid_t child = start(arguments, dir / "out", dir / "log");
+  const pid_t child = start(arguments, dir / "out", dir / "log", file_size_limit);
   int status = 0;
   ::waitpid(child, &status, 0);
   return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), read_file(dir / "out"),

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,8 +16,10 @@ struct Outcome {
   std::string log;    // stderr
 };
 
-/// Runs `miles ARGUMENTS…` to its end.
-Outcome run_miles(const std::vector<std::string>& arguments);
+/// Runs `miles ARGUMENTS…` to its end. With `file_size_limit` (bytes) no file may grow beyond it: a
+/// full disk without a disk.
+Outcome run_miles(const std::vector<std::string>& arguments,
+                  std::optional<int64_t> file_size_limit = {});
 
 /// Starts it, and kills it (SIGKILL) as soon as `path` has at least `lines` lines.
 void run_and_kill(const std::vector<std::string>& arguments, const std::filesystem::path& path,

@@ -5,7 +5,6 @@
 #include <fstream>
 #include <regex>
 
-#include "base/file.h"
 #include "tests/program/program.h"
 #include "tests/support/shared.h"
 
@@ -16,6 +15,9 @@ namespace fs = std::filesystem;
 
 const std::vector<std::string> kCpuPeak = {"--colocate"};
 const std::vector<std::string> kGpuPeak = {"--colocate", "--colocate-memory-peak-device", "gpu"};
+
+const std::vector<std::string> kEvaluated = {"--eval-interval", "2", "--eval-prompt-data", "sums",
+                                             "synthetic:addition?max=9&split=eval&count=20"};
 
 std::vector<std::string> events_of(const fs::path& run_dir, int64_t rollout) {
   std::vector<std::string> names;
@@ -62,23 +64,6 @@ TEST(Train, AnotherMicroBatchSizeChangesOnlyTheRounding) {
   EXPECT_NEAR(a[0]["train/grad_norm"].get<double>(), b[0]["train/grad_norm"].get<double>(),
               1e-4 * b[0]["train/grad_norm"].get<double>());
   for (size_t i = 0; i < 8; ++i) EXPECT_EQ(samples_a[i]["tokens"], samples_b[i]["tokens"]);
-}
-
-TEST(Train, ResumesAfterAKillWithTheSameBits) {
-  const ScratchDir dir;
-  ASSERT_EQ(run_miles(with(small_run(dir / "whole"), kGpuPeak)).exit_code, 0);
-  const auto expected = numbers_of(dir / "whole");
-  for (const int lines : {2, 4}) {
-    const fs::path run = dir / fmt::format("killed{}", lines),
-                   save = dir / fmt::format("save{}", lines);
-    const auto flags =
-        with(with(small_run(run), kGpuPeak), {"--save", save.string(), "--save-interval", "1"});
-    run_and_kill(flags, run / "metrics.jsonl", lines);
-    const Outcome outcome = run_miles(with(flags, {"--load", save.string()}));
-    ASSERT_EQ(outcome.exit_code, 0) << outcome.log;
-    EXPECT_NE(outcome.log.find("resumed from"), std::string::npos);
-    EXPECT_EQ(numbers_of(run), expected) << "killed after " << lines;
-  }
 }
 
 TEST(Train, KeepsTheOrderOfTheHandoff) {
@@ -166,6 +151,16 @@ TEST(Train, RefusesWhatCannotWorkBeforeItStarts) {
       {{"--rollout-temperature", "0"}, 2, "--rollout-temperature"},
       {{"--eval-interval", "1"}, 2, "--eval-prompt-data"},
       {{"--save-interval", "1"}, 2, "--save"},
+      {{"--max-total-tokens", "13"}, 2, "14 tokens"},
+      {{"--rollout-top-k", "5000000000"}, 2, "--rollout-top-k"},
+      {{"--rollout-stop-token-ids", "5000000000"}, 2, "--rollout-stop-token-ids"},
+      {{"--rollout-top-p", "0"}, 2, "--rollout-*: top_p"},
+      {{"--eval-top-k", "0", "--eval-interval", "1", "--eval-prompt-data", "x",
+        "synthetic:addition?max=9&count=4"},
+       2,
+       "--eval-*: top_k"},
+      {{"--loss-type", "sft_loss", "--use-kl-loss"}, 2, "--use-kl-loss"},
+      {{"--loss-type", "sft_loss", "--kl-loss-coef", "0.1"}, 2, "--kl-loss-coef"},
       {{"--prompt-data", "/nowhere.jsonl"}, 3, "/nowhere.jsonl"},
       {{"--load", "/nowhere"}, 3, "--load"},
       {{"--model", "qwen3-0.7b"}, 2, "qwen3-0.6b"},
@@ -210,6 +205,57 @@ TEST(Train, MasksSamplesWhoseRewardFails) {
   }
 }
 
+TEST(Train, SupervisedLearningStartsNoRewardCommandUnlessItEvaluates) {
+  const ScratchDir dir;
+  const fs::path started = dir / "started";
+  std::ofstream(dir / "rm.sh") << "touch " << started.string()
+                               << "\nwhile read -r line; do id=${line#*\\\"id\\\":}; id=${id%%,*}\n"
+                                  "echo \"{\\\"id\\\":$id,\\\"reward\\\":0.5}\"; done\n";
+  const auto run = with(small_run(dir / "a"), {"--loss-type", "sft_loss", "--custom-rm-command",
+                                               "sh " + (dir / "rm.sh").string()});
+  const Outcome alone = run_miles(run);
+  ASSERT_EQ(alone.exit_code, 0) << alone.log;
+  EXPECT_FALSE(fs::exists(started));
+  const Outcome evaluated = run_miles(with(run, kEvaluated));
+  ASSERT_EQ(evaluated.exit_code, 0) << evaluated.log;
+  EXPECT_TRUE(fs::exists(started));
+  EXPECT_EQ(json_lines(dir / "a" / "metrics.jsonl").back()["eval/sums"], 0.5);
+}
+
+TEST(Train, ShowsSpecialTokensInTheTextUnlessToldNotTo) {
+  const ScratchDir dir;
+  // The end of text is drawn now and then, and does not end a response.
+  const auto run = with(small_run(dir / "a"), {"--rollout-ignore-eos", "--num-rollout", "60",
+                                               "--rm-regex", "<eos>|<bos>"});
+  ASSERT_EQ(run_miles(run).exit_code, 0);
+  const auto shown = [&] {
+    int64_t count = 0;
+    for (const auto& line : json_lines(dir / "a" / "samples.jsonl"))
+      count += line["response"].get<std::string>().find("os>") != std::string::npos ? 1 : 0;
+    return count;
+  };
+  EXPECT_GT(shown(), 0);
+  ASSERT_EQ(run_miles(with(run, {"--rollout-skip-special-tokens"})).exit_code, 0);
+  EXPECT_EQ(shown(), 0);
+}
+
+TEST(Train, AFreshRunMovesTheRecordsOfTheOneBeforeAside) {
+  const ScratchDir dir;
+  for (int n = 0; n < 3; ++n) {
+    const Outcome outcome =
+        run_miles(with(small_run(dir / "run"), {"--num-rollout", std::to_string(n + 1)}));
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.log;
+    const bool said = outcome.log.find(fmt::format("previous-{}", n)) != std::string::npos;
+    EXPECT_EQ(said, n > 0) << outcome.log;
+  }
+  for (const auto& [name, rollouts] : {std::pair{"previous-1", 1}, {"previous-2", 2}, {".", 3}}) {
+    EXPECT_EQ(json_lines(dir / "run" / name / "metrics.jsonl").size(), rollouts) << name;
+    EXPECT_EQ(json_lines(dir / "run" / name / "samples.jsonl").size(), 8 * rollouts) << name;
+    for (const char* file : {"memory.jsonl", "config.toml", "report.html"})
+      EXPECT_TRUE(fs::exists(dir / "run" / name / file)) << name << '/' << file;
+  }
+}
+
 TEST(Generate, TellsTheStory) {
   MILES_NEED_SHARED("models/stories260K");
   const Outcome outcome =
@@ -235,40 +281,6 @@ TEST(Inspect, KnowsModelsRunsAndCheckpoints) {
     EXPECT_NE(outcome.out.find(says), std::string::npos) << outcome.out;
   }
   EXPECT_EQ(run_miles({"inspect", dir.path().string()}).exit_code, 3);
-}
-
-TEST(Checkpoints, ARefusedRunLeavesRecordsAlone) {
-  const ScratchDir dir;
-  const auto flags = with(small_run(dir / "run"), {"--save", (dir / "save").string()});
-  ASSERT_EQ(run_miles(flags).exit_code, 0);
-  const std::string metrics = read_file(dir / "run" / "metrics.jsonl");
-  // The checkpoint is of a float32 run.
-  const Outcome refused =
-      run_miles(with(flags, {"--load", (dir / "save").string(), "--dtype", "bfloat16"}));
-  EXPECT_EQ(refused.exit_code, 3) << refused.log;
-  EXPECT_EQ(read_file(dir / "run" / "metrics.jsonl"), metrics);
-}
-
-TEST(Checkpoints, TheLimitNeverTakesTheNewestNorAnotherRunsLater) {
-  const ScratchDir dir;
-  const auto flags =
-      with(small_run(dir / "run"),
-           {"--save", (dir / "save").string(), "--save-interval", "1", "--save-total-limit", "2"});
-  ASSERT_EQ(run_miles(flags).exit_code, 0);
-  ASSERT_EQ(run_miles(with(flags, {"--num-rollout", "2"})).exit_code, 0);
-  for (const char* name : {"iter_0000000", "iter_0000001", "iter_0000004", "iter_0000005"})
-    EXPECT_TRUE(fs::exists(dir / "save" / name / "run_state.json")) << name;
-}
-
-TEST(Checkpoints, AHalfWrittenOneIsNeverChosen) {
-  const ScratchDir dir;
-  const auto flags =
-      with(small_run(dir / "run"), {"--save", (dir / "save").string(), "--save-interval", "2"});
-  ASSERT_EQ(run_miles(with(flags, {"--num-rollout", "2"})).exit_code, 0);
-  fs::create_directories(dir / "save" / "iter_0000009");  // half-written: no run_state.json
-  const Outcome resumed = run_miles(with(flags, {"--load", (dir / "save").string()}));
-  EXPECT_EQ(resumed.exit_code, 0) << resumed.log;
-  EXPECT_NE(resumed.log.find("iter_0000001"), std::string::npos) << resumed.log;
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "ops/embedding.h"
 #include "ops/log_prob.h"
 #include "tests/rollout/engine_rig.h"
+#include "tests/support/test_device.h"
 
 namespace miles {
 namespace {
@@ -161,7 +162,7 @@ std::vector<float> packed_log_probs(const SmallModel& model, const std::vector<i
                                     float inverse_temperature) {
   const ModelConfig& config = model.config;
   const auto n = static_cast<int64_t>(tokens.size());
-  const auto device = make_cpu_device();
+  const auto device = make_test_device();
   const auto stream = device->make_stream(StreamUse::compute);
   Ledger ledger;
   Region region({*device, ledger}, Place::device, "test", int64_t{64} << 20);

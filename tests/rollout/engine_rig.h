@@ -7,31 +7,14 @@
 
 #include "device/device.h"
 #include "memory/ledger.h"
-#include "model/config.h"
 #include "model/layout.h"
 #include "model/weights_io.h"
 #include "rollout/engine.h"
+#include "tests/support/small_model.h"
 #include "text/tokenizer.h"
+#include "tests/support/test_device.h"
 
 namespace miles::test {
-
-inline ModelConfig small_config(DType dtype) {
-  ModelConfig config;
-  config.model_type = "qwen3";
-  config.vocab_size = 258;  // Tokenizer::bytes()
-  config.hidden_size = 32;
-  config.intermediate_size = 48;
-  config.num_hidden_layers = 2;
-  config.num_attention_heads = 4;
-  config.num_key_value_heads = 2;
-  config.head_dim = 8;
-  config.max_position_embeddings = 256;
-  config.qk_norm = true;
-  config.dtype = dtype;
-  config.eos_token_ids = {257};
-  config.initializer_range = 0.3;  // far from uniform, so that a wrong row shows
-  return config;
-}
 
 /// Weights at rest.
 class SmallModel {
@@ -70,7 +53,7 @@ inline EngineOptions roomy() {
 class EngineRig {
  public:
   explicit EngineRig(const SmallModel& model, const EngineOptions& options = roomy())
-      : device(make_cpu_device()),
+      : device(make_test_device()),
         tokenizer(Tokenizer::bytes()),
         engine(options, model.config, model.layout, {*device, ledger}, &tokenizer) {
     engine.onload_weights();

@@ -12,6 +12,7 @@
 #include "model/hf_config.h"
 #include "tests/rollout/engine_rig.h"
 #include "tests/support/shared.h"
+#include "tests/support/test_device.h"
 
 namespace miles {
 namespace {
@@ -401,7 +402,7 @@ TEST_F(EngineTest, ADryRunBooksTheVeryBytes) {
     EngineOptions options = roomy();
     options.max_total_tokens = tokens;
     options.page_size = tokens == 1000 ? 7 : 16;
-    const auto dry = make_dry_device();
+    const auto dry = make_dry_device(*rig_.device);
     Ledger planned, real;
     Engine plan(options, model_.config, model_.layout, {*dry, planned}, nullptr);
     Engine engine(options, model_.config, model_.layout, {*rig_.device, real}, nullptr);
@@ -429,7 +430,7 @@ TEST(EngineOnAModel, TellsItsStory) {
   const Tensor flat = Tensor::view(std::span(weights), {layout.elements()});
   load_weights(dir, config, layout, flat);
   const Tokenizer tokenizer = Tokenizer::load(dir);
-  const auto device = make_cpu_device();
+  const auto device = make_test_device();
   Ledger ledger;
   EngineOptions options = roomy();
   options.max_context_len = 512;

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "base/rng.h"
+
 namespace miles {
 namespace {
 
@@ -54,11 +56,8 @@ TEST_F(StepBatchTest, DrawsOnlyAfterTheLastTokenOfASequence) {
   EXPECT_EQ(step.rows, (std::vector<int32_t>{0, 4}));
   EXPECT_EQ(step.inverse_temperature, (std::vector<float>{2.0F, 1.0F}));
   ASSERT_EQ(step.samples.size(), 2U);
-  EXPECT_EQ(step.samples[0].stream, 70U);
-  EXPECT_EQ(step.samples[0].position, 4U);
-  EXPECT_EQ(step.samples[0].seed, 42U);
-  EXPECT_EQ(step.samples[1].position, 6U);
-  EXPECT_EQ(step.samples[1].seed, 99U) << "its own seed";
+  EXPECT_EQ(step.samples[0].uniform, uniform(42, RngUse::sampling, 70, 4)) << "id and position";
+  EXPECT_EQ(step.samples[1].uniform, uniform(99, RngUse::sampling, 0, 6)) << "its own seed";
 }
 
 TEST_F(StepBatchTest, BansStopIdsUntilTheFewestTokensAreDrawn) {
@@ -69,6 +68,24 @@ TEST_F(StepBatchTest, BansStopIdsUntilTheFewestTokensAreDrawn) {
   EXPECT_EQ(step.bans[1].id, 9);
   decoding_.params.min_new_tokens = 1;
   EXPECT_TRUE(make(2, 4).bans.empty());
+}
+
+TEST_F(StepBatchTest, PaddingAddsTokensThatWriteNothing) {
+  StepPlan plan;
+  plan.pieces = {{.sequence = &decoding_, .first = 3, .count = 1},
+                 {.sequence = &prefilling_, .first = 5, .count = 1}};
+  const StepBatch step = make_step_batch(plan, 2, 42);
+  ASSERT_TRUE(step.is_decode());
+  const StepBatch padded = padded_step(step, 4, 5);
+  ASSERT_TRUE(padded.is_decode());
+  EXPECT_EQ(padded.tokens.slots, (std::vector<int32_t>{5, 9, -1, -1}));
+  EXPECT_EQ(padded.tokens.context, (std::vector<int32_t>{4, 6, 1, 1}));
+  EXPECT_EQ(padded.tokens.query_begin, (std::vector<int32_t>{0, 1, 2, 3, 4}));
+  EXPECT_EQ(padded.rows, (std::vector<int32_t>{0, 1, 2, 3}));
+  EXPECT_EQ(padded.tokens.page_table, (std::vector<int32_t>{5, 2, 0, 0, 0, 0, 7, 4, 0, 0,  //
+                                                            0, 0, 0, 0, 0, 0, 0, 0, 0, 0}));
+  EXPECT_EQ(padded.samples.size(), 4U);
+  EXPECT_EQ(padded.inverse_temperature, (std::vector<float>{2.0F, 1.0F, 1.0F, 1.0F}));
 }
 
 }  // namespace

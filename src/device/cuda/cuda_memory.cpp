@@ -13,8 +13,9 @@
 namespace miles::cuda {
 namespace {
 
-constexpr int64_t kChunk = int64_t{256} << 20;      // bytes of device memory mapped at a time
-constexpr int64_t kTouchPiece = int64_t{64} << 20;  // bytes of host memory touched by a thread at a time
+constexpr int64_t kChunk = int64_t{256} << 20;  // bytes of device memory mapped at a time
+constexpr int64_t kTouchPiece = int64_t{64}
+                                << 20;  // bytes of host memory touched by a thread at a time
 
 CUdeviceptr address(std::byte* at) {
   return reinterpret_cast<CUdeviceptr>(at);
@@ -129,9 +130,10 @@ void PinnedMemory::commit(std::byte* base, int64_t bytes) {
   if (pinned != cudaSuccess) {
     ::madvise(base, size, MADV_DONTNEED);
     ::mprotect(base, size, PROT_NONE);
-    fail(ErrorCode::device, "CUDA: cannot pin {} bytes of host memory: {}; lower the memory limit "
-         "of the job or raise that of the system (ulimit -l, the container's)", bytes,
-         cudaGetErrorString(pinned));
+    fail(ErrorCode::device,
+         "CUDA: cannot pin {} bytes of host memory: {}; lower the memory limit "
+         "of the job or raise that of the system (ulimit -l, the container's)",
+         bytes, cudaGetErrorString(pinned));
   }
 }
 

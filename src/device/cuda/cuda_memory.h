@@ -30,7 +30,7 @@ class VirtualMemory : public AddressSpace {
   Chunk map_chunk(std::byte* at, int64_t bytes);
 
   CUmemAllocationProp properties_{};
-  int64_t granularity_ = 0;                            // bytes
+  int64_t granularity_ = 0;                             // bytes
   std::map<std::byte*, std::vector<Chunk>> committed_;  // by the start of what was committed
 };
 

@@ -61,6 +61,23 @@ class Recorded : public Event::State {
   cudaEvent_t event_;
 };
 
+class CudaGraph : public Graph {
+ public:
+  CudaGraph(cudaGraph_t graph, cudaStream_t stream) : stream_(stream) {
+    const cudaError_t made = cudaGraphInstantiate(&executable_, graph, 0);
+    cudaGraphDestroy(graph);
+    check(made, "instantiating a graph");
+  }
+  ~CudaGraph() override { cudaGraphExecDestroy(executable_); }
+  CudaGraph(const CudaGraph&) = delete;
+  CudaGraph& operator=(const CudaGraph&) = delete;
+  void launch() override { check(cudaGraphLaunch(executable_, stream_), "launching a graph"); }
+
+ private:
+  cudaGraphExec_t executable_ = nullptr;
+  cudaStream_t stream_;
+};
+
 }  // namespace
 
 CudaStream::CudaStream() {
@@ -95,6 +112,20 @@ void CudaStream::wait(const Event& event) {
 
 void CudaStream::synchronize() {
   check(cudaStreamSynchronize(stream_), "work on a stream");
+}
+
+std::unique_ptr<Graph> CudaStream::capture(const std::function<void()>& work) {
+  cudaGraph_t graph = nullptr;
+  check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "capturing a graph");
+  try {
+    work();
+  } catch (...) {
+    cudaStreamEndCapture(stream_, &graph);
+    if (graph != nullptr) cudaGraphDestroy(graph);
+    throw;
+  }
+  check(cudaStreamEndCapture(stream_, &graph), "capturing a graph");
+  return std::make_unique<CudaGraph>(graph, stream_);
 }
 
 }  // namespace miles::cuda

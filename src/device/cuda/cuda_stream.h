@@ -21,6 +21,8 @@ class CudaStream : public Stream {
   Event record() override;
   void wait(const Event& event) override;
   void synchronize() override;
+  bool captures() const override { return true; }
+  std::unique_ptr<Graph> capture(const std::function<void()>& work) override;
 
   cudaStream_t handle() const { return stream_; }
 

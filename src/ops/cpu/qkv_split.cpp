@@ -67,8 +67,9 @@ void forward(const QkvSplitArgs& a) {
   for (int64_t n = 0; n < tokens; ++n) {
     const T* const from = qkv + n * row;
     const float* const angles = rope + positions[n] * dim;
+    const bool kept = slots[n] >= 0;
     const int64_t slot = slots[n] * kv_heads * dim;
-    for (int64_t h = 0; h < heads + kv_heads; ++h) {
+    for (int64_t h = 0; h < (kept ? heads + kv_heads : heads); ++h) {
       const bool query = h < heads;
       rotate<T>({.u = from + h * dim,
                  .w = query ? q_norm : k_norm,
@@ -77,8 +78,9 @@ void forward(const QkvSplitArgs& a) {
                  .dim = dim,
                  .eps = eps});
     }
-    __builtin_memcpy(v_pool + slot, from + (heads + kv_heads) * dim,
-                     static_cast<size_t>(kv_heads * dim) * sizeof(T));
+    if (kept)
+      __builtin_memcpy(v_pool + slot, from + (heads + kv_heads) * dim,
+                       static_cast<size_t>(kv_heads * dim) * sizeof(T));
   }
 }
 

@@ -2,7 +2,6 @@
 
 #include <omp.h>
 
-#include "base/rng.h"
 #include "ops/cpu/row_loops.h"
 
 namespace miles::MILES_ISA {
@@ -188,9 +187,8 @@ int32_t draw(Distribution d, const SampleRow& row, Candidate* candidates) {
   if (row.temperature < kGreedyBelow || row.top_k == 1 || d.max == __builtin_inff())
     return first_equal(d.logits, d.vocab, d.max);
   d.inverse_temperature = 1.0F / row.temperature;
-  const float u = uniform(row.seed, RngUse::sampling, row.stream, row.position);
-  if (!is_filtered(row)) return draw_unfiltered(d, u);
-  return draw_filtered(d, {row, candidates, u});
+  if (!is_filtered(row)) return draw_unfiltered(d, row.uniform);
+  return draw_filtered(d, {row, candidates, row.uniform});
 }
 
 }  // namespace
@@ -198,7 +196,7 @@ int32_t draw(Distribution d, const SampleRow& row, Candidate* candidates) {
 void sample(Exec& exec, const SampleArgs& args) {
   const int64_t rows = extent(args.logits, 0), vocab = extent(args.logits, 1);
   const float* const logits = elements<float>(args.logits);
-  const SampleRow* const settings = args.rows.data();
+  const auto* const settings = static_cast<const SampleRow*>(args.rows.data());
   int32_t* const tokens = elements<int32_t>(args.tokens);
   bool any_filtered = false;
   for (int64_t n = 0; n < rows; ++n) any_filtered |= is_filtered(settings[n]);

@@ -97,7 +97,8 @@ __global__ void __launch_bounds__(kForwardThreads) qkv_split_kernel(const Forwar
   Lane lane = {int64_t{8} * (threadIdx.x % f.team), f.dim / 2, false, f.wide};
   for (int64_t first = 0; first < all; first += teams) {
     const int64_t h = first + team;
-    lane.active = h < all && lane.i < lane.half;
+    // Keys and values without a slot go nowhere.
+    lane.active = h < (slot < 0 ? f.heads : all) && lane.i < lane.half;
     Halves u = lane.load(f.qkv + (n * all + h) * f.dim);
     const bool query = h < f.heads, value = h >= f.heads + f.kv_heads;
     const T* const w = query ? f.q_norm : f.k_norm;

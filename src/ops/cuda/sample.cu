@@ -1,7 +1,5 @@
 #include <algorithm>
-#include <vector>
 
-#include "base/rng.h"
 #include "ops/cuda/backend.h"
 #include "ops/cuda/eight.cuh"
 #include "ops/cuda/sample_filter.cuh"
@@ -19,7 +17,7 @@ static_assert(kMaxTiles <= kSampleThreads && kTile == kSampleThreads);
 
 enum class Method : int32_t { largest, unfiltered, filtered };
 
-/// A SampleRow, as the device needs it.
+/// A SampleRow, as a block needs it.
 struct Settings {
   Method method;
   float inverse_temperature;
@@ -29,14 +27,14 @@ struct Settings {
   float min_weight;
 };
 
-Settings settings_of(const SampleRow& row) {
+__device__ Settings settings_of(const SampleRow& row) {
   const bool filtered = row.top_k > 0 || row.top_p < 1 || row.min_p > 0;
   const bool largest = row.temperature < kGreedyBelow || row.top_k == 1;
   return {.method = largest    ? Method::largest
                     : filtered ? Method::filtered
                                : Method::unfiltered,
           .inverse_temperature = 1.0F / row.temperature,
-          .uniform = uniform(row.seed, RngUse::sampling, row.stream, row.position),
+          .uniform = row.uniform,
           .top_k = row.top_k,
           .top_p = row.top_p,
           .min_weight = row.min_p < 1 ? row.min_p : 1.0F};  // the likeliest always stays
@@ -44,7 +42,7 @@ Settings settings_of(const SampleRow& row) {
 
 struct Draws {
   const float* logits;  // [rows, vocab]
-  const Settings* settings;
+  const SampleRow* rows;
   Candidate* lists;  // [rows, capacity]
   int32_t* tokens;
   int64_t vocab, capacity;
@@ -181,7 +179,7 @@ __device__ int32_t draw(const Draws& d, SampledRow row, const Settings& s) {
 
 /// A block per row.
 __global__ void __launch_bounds__(kSampleThreads) sample_kernel(const Draws d) {
-  const Settings s = d.settings[blockIdx.x];
+  const Settings s = settings_of(d.rows[blockIdx.x]);
   const int32_t token = draw(d,
                              {.logits = d.logits + blockIdx.x * d.vocab,
                               .vocab = static_cast<int>(d.vocab),
@@ -191,7 +189,7 @@ __global__ void __launch_bounds__(kSampleThreads) sample_kernel(const Draws d) {
   if (threadIdx.x == 0) d.tokens[blockIdx.x] = token;
 }
 
-constexpr int64_t kWindow = 1 << 16;  // rows of one launch: the workspace holds their settings
+constexpr int64_t kWindow = 1 << 16;  // rows of one launch: the workspace holds a list of candidates for each
 
 }  // namespace
 
@@ -199,20 +197,11 @@ void sample(Exec& exec, const SampleArgs& args) {
   const int64_t rows = args.logits.dim(0), vocab = args.logits.dim(1);
   for (int64_t first = 0; first < rows; first += kWindow) {
     const int64_t count = std::min(kWindow, rows - first);
-    std::vector<Settings> settings;
-    settings.reserve(static_cast<size_t>(count));
-    for (const SampleRow& row :
-         args.rows.subspan(static_cast<size_t>(first), static_cast<size_t>(count)))
-      settings.push_back(settings_of(row));
-    const int64_t bytes = count * static_cast<int64_t>(sizeof(Settings));
-    const int64_t lists = (bytes + 255) / 256 * 256;
-    exec.stream.copy(exec.workspace.data(), settings.data(), bytes);  // staged when it returns
-    const int64_t room = (static_cast<int64_t>(exec.workspace.size()) - lists) /
-                         static_cast<int64_t>(sizeof(Candidate)) / count;
+    const int64_t room = static_cast<int64_t>(exec.workspace.size() / sizeof(Candidate)) / count;
     const float* const logits = pointer<float>(args.logits) + first * vocab;
     const Draws draws = {.logits = logits,
-                         .settings = reinterpret_cast<const Settings*>(exec.workspace.data()),
-                         .lists = reinterpret_cast<Candidate*>(exec.workspace.data() + lists),
+                         .rows = pointer<const SampleRow>(args.rows) + first,
+                         .lists = reinterpret_cast<Candidate*>(exec.workspace.data()),
                          .tokens = pointer<int32_t>(args.tokens) + first,
                          .vocab = vocab,
                          .capacity = std::min(vocab, room),

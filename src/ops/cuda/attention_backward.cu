@@ -1,0 +1,413 @@
+// Attention's backward on tensor cores, in three kernels that share nothing but what they read:
+//   row_statistics   lse and rowsum(dout ∘ out) of each row, side by side in the workspace
+//   backward_keys    dk and dv of 64 keys, summed over the rows that see them
+//   backward_queries dq of a block of rows, summed over their keys
+// The last two compute the probabilities again from lse: seven products instead of five, and in return no
+// sum is shared, so nothing depends on which block comes first. Rows are (token, head of the group),
+// token-major, so that a sum over rows is the sum over a group's heads too. Everything lies so that a
+// product's result is the next one's operand in registers: backward_keys has keys as the rows of its
+// fragments (Sᵀ = K·Qᵀ), backward_queries has queries (S = Q·Kᵀ).
+#include "ops/cuda/attention_simt.h"
+#include "ops/cuda/attention_tile.cuh"
+#include "ops/cuda/backend.h"
+#include "ops/cuda/numeric.cuh"
+
+namespace miles::cuda {
+namespace {
+
+struct Backward {
+  const bf16 *q, *k, *v, *out, *dout;
+  const float* lse;
+  const int32_t* query_begin;
+  bf16 *dq, *dk, *dv;
+  float2* statistics;  // [key heads of this launch, rows]: lse in units of log 2, rowsum(dout ∘ out)
+  int64_t rows;        // of a key head, all sequences
+  int sequences, heads, kv_heads, group, dim;
+  int first_head;  // key head of blockIdx.y = 0
+  float scale, scale_log2;
+};
+
+/// One sequence's part of a key head.
+struct Part {
+  int kv_head, begin, tokens, rows;
+  const float2* statistics;  // of its first row
+
+  __device__ Part(const Backward& f, int b)
+      : kv_head(f.first_head + static_cast<int>(blockIdx.y)), begin(f.query_begin[b]) {
+    tokens = f.query_begin[b + 1] - begin;
+    rows = tokens * f.group;
+    statistics = f.statistics + int64_t{blockIdx.y} * f.rows + int64_t{begin} * f.group;
+  }
+  /// Row of q, as one of [N·Hq].
+  __device__ int64_t row_at(const Backward& f, int row) const {
+    return int64_t{begin + row / f.group} * f.heads + kv_head * f.group + row % f.group;
+  }
+  /// First element of a key.
+  __device__ int64_t key_at(const Backward& f, int key) const {
+    return (int64_t{begin + key} * f.kv_heads + kv_head) * f.dim;
+  }
+};
+
+constexpr int kStatisticsThreads = 256;
+
+/// A warp a row.
+__global__ void __launch_bounds__(kStatisticsThreads) row_statistics(const Backward f) {
+  const int64_t row = (int64_t{blockIdx.x} * kStatisticsThreads + threadIdx.x) / 32;
+  if (row >= f.rows) return;
+  const int lane = threadIdx.x % 32;
+  const int64_t at = row / f.group * f.heads +
+                     (f.first_head + static_cast<int>(blockIdx.y)) * f.group + row % f.group;
+  const auto* const out = reinterpret_cast<const __nv_bfloat162*>(f.out + at * f.dim);
+  const auto* const dout = reinterpret_cast<const __nv_bfloat162*>(f.dout + at * f.dim);
+  float sum = 0;
+  for (int i = lane; i < f.dim / 2; i += 32) {
+    const float2 a = __bfloat1622float2(out[i]), b = __bfloat1622float2(dout[i]);
+    sum = fmaf(a.x, b.x, sum);
+    sum = fmaf(a.y, b.y, sum);
+  }
+  sum = warp_sum(sum);
+  if (lane == 0)
+    f.statistics[int64_t{blockIdx.y} * f.rows + row] = make_float2(f.lse[at] * kLog2E, sum);
+}
+
+/// The weight of a pair and the gradient of its score, in place of the score and of dout · v.
+__device__ inline void differentiate(float& s, float& dp, float scale_log2, float lse, float delta) {
+  s = exp2_fast(fmaf(s, scale_log2, -lse));
+  dp = s * (dp - delta);
+}
+
+/// Tiles of rows of q and dout for backward_keys, two in shared memory; see KeyTiles of the forward.
+template <int kD, int kRows, int kThreads>
+class RowTiles {
+ public:
+  static constexpr int kTileBytes = kRows * kRowBytes<kD>;
+  static constexpr int kRing = 4;
+  static constexpr int kBytes = 4 * kTileBytes + 2 * kRows * 8 + 2 * kRing * kRows * 4;
+
+  __device__ RowTiles(const Backward& f, const Part& part, int first, unsigned char* shared)
+      : f_(f),
+        part_(part),
+        first_(first),
+        tiles_(shared_address(shared)),
+        statistics_(reinterpret_cast<float2*>(shared + 4 * kTileBytes)),
+        at_(reinterpret_cast<int32_t*>(statistics_ + 2 * kRows)),
+        token_(at_ + kRing * kRows) {}
+
+  __device__ int count() const { return (part_.rows - first_ + kRows - 1) / kRows; }
+  __device__ void start() {
+    look_ahead(-2);
+    look_ahead(-1);
+    __syncthreads();
+    copy(0);
+  }
+  /// Waits for a tile; everyone must be done with the one before. Returns its q; dout follows.
+  __device__ uint32_t wait(int tile) {
+    copy_async_wait<0>();
+    __syncthreads();
+    copy(tile + 1);
+    return tiles_ + tile % 2 * 2 * kTileBytes;
+  }
+  /// Where the rows of tile + 2 are, while a tile is in work.
+  __device__ void look_ahead(int tile) {
+    if (threadIdx.x >= kRows) return;
+    const int row = first_ + (tile + 2) * kRows + threadIdx.x;
+    const int slot = (tile + 2) % kRing * kRows + threadIdx.x;
+    const bool exists = row < part_.rows;
+    at_[slot] = exists ? static_cast<int32_t>(part_.row_at(f_, row)) : -1;
+    token_[slot] = exists ? row / f_.group : -1;
+  }
+  __device__ const float2* statistics(int tile) const { return statistics_ + tile % 2 * kRows; }
+  __device__ const int32_t* tokens(int tile) const { return token_ + tile % kRing * kRows; }
+
+ private:
+  __device__ void copy(int tile) {
+    if (tile < count()) {
+      const int32_t* const at = at_ + tile % kRing * kRows;
+      const bf16* const from[] = {f_.q, f_.dout};
+      load_rows<kRows, kD, kThreads>(tiles_ + tile % 2 * 2 * kTileBytes, from, f_.dim,
+                                     [&](int row) { return int64_t{at[row]} * f_.dim; });
+      if (threadIdx.x < kRows) {
+        const int row = first_ + tile * kRows + threadIdx.x;
+        const bool exists = row < part_.rows;
+        copy_async_8(shared_address(statistics(tile) + threadIdx.x),
+                     part_.statistics + (exists ? row : 0), exists);
+      }
+    }
+    copy_async_commit();
+  }
+
+  const Backward& f_;
+  const Part& part_;
+  int first_;
+  uint32_t tiles_;
+  float2* statistics_;  // [2, kRows]
+  int32_t* at_;         // [kRing, kRows]: rows of q, −1 beyond the last
+  int32_t* token_;      // [kRing, kRows]: of the sequence, −1 beyond the last
+};
+
+/// How backward_keys is cut. A warp has 16 keys and keeps dk and dv of kColumns · 8 of their elements;
+/// of heads too large for that, kParts warps share the same keys.
+template <int kD>
+struct KeyShape {
+  static constexpr int kKeys = 64;
+  static constexpr int kParts = kD > 128 ? 2 : 1;
+  static constexpr int kThreads = 128 * kParts;
+  static constexpr int kRows = kD > 128 ? 32 : 64;
+  static constexpr int kColumns = kD / 8 / kParts;
+  static constexpr int kKeyBytes = kKeys * kRowBytes<kD>;
+  using Tiles = RowTiles<kD, kRows, kThreads>;
+  static constexpr int kBytes = 2 * kKeyBytes + Tiles::kBytes;
+};
+
+template <int kD>
+__global__ void __launch_bounds__(KeyShape<kD>::kThreads, kD > 128 ? 1 : 2)
+    backward_keys(const Backward f) {
+  using Shape = KeyShape<kD>;
+  constexpr int kRows = Shape::kRows, kColumns = Shape::kColumns;
+  extern __shared__ __align__(1024) unsigned char shared[];
+  // The first keys of a sequence have the most rows: first.
+  const RowBlock at =
+      find_block(f.query_begin, f.sequences, 1, Shape::kKeys, static_cast<int>(blockIdx.x));
+  const Part part(f, at.sequence);
+  const int key_begin = at.block * Shape::kKeys;
+  if (key_begin >= part.tokens) return;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, columns = threadIdx.x / 128;
+  const uint32_t k = shared_address(shared);
+  const bf16* const pool[] = {f.k, f.v};
+  load_rows<Shape::kKeys, kD, Shape::kThreads>(k, pool, f.dim, [&](int key) {
+    return key_begin + key < part.tokens ? part.key_at(f, key_begin + key) : int64_t{-1};
+  });
+  const int first_row = key_begin * f.group;
+  typename Shape::Tiles tiles(f, part, first_row, shared + 2 * Shape::kKeyBytes);
+  tiles.start();
+
+  const int warp_begin = key_begin + warp * 16;  // this warp's first key
+  const uint32_t k_lane = lane_rows<kD>(k + warp * 16 * kRowBytes<kD>, lane);
+  float dk[1][kColumns][4] = {}, dv[1][kColumns][4] = {};
+  for (int tile = 0; tile < tiles.count(); ++tile) {
+    const uint32_t q = tiles.wait(tile), dout = q + Shape::Tiles::kTileBytes;
+    const int begin = first_row + tile * kRows, end = begin + kRows;
+    if ((min(end, part.rows) - 1) / f.group >= warp_begin) {
+      float s[1][kRows / 8][4] = {}, dp[1][kRows / 8][4] = {};
+      multiply_rows<1, kRows / 8, kD>(s, k_lane, lane_columns<kD>(q, lane));
+      multiply_rows<1, kRows / 8, kD>(dp, k_lane + Shape::kKeyBytes, lane_columns<kD>(dout, lane));
+      const bool whole = begin / f.group >= warp_begin + 15 && end <= part.rows;
+      const auto* const statistics =
+          reinterpret_cast<const float4*>(tiles.statistics(tile)) + lane % 4;
+#pragma unroll
+      for (int n = 0; n < kRows / 8; ++n) {
+        const float4 pair = statistics[n * 4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          differentiate(s[0][n][i], dp[0][n][i], f.scale_log2, i % 2 ? pair.z : pair.x,
+                        i % 2 ? pair.w : pair.y);
+      }
+      if (!whole) {
+        const auto* const tokens = reinterpret_cast<const int2*>(tiles.tokens(tile)) + lane % 4;
+#pragma unroll
+        for (int n = 0; n < kRows / 8; ++n) {
+          const int2 pair = tokens[n * 4];
+#pragma unroll
+          for (int i = 0; i < 4; ++i)
+            if ((i % 2 ? pair.y : pair.x) < warp_begin + lane / 4 + i / 2 * 8)
+              s[0][n][i] = dp[0][n][i] = 0;
+        }
+      }
+      uint32_t p[1][kRows / 16][4], ds[1][kRows / 16][4];
+      pack_weights<kRows / 8>(p[0], s[0]);
+      pack_weights<kRows / 8>(ds[0], dp[0]);
+      const uint32_t at_columns = columns * kColumns << 4;
+      multiply_weights<1, kColumns, kRows / 16, kD>(dv, p, lane_rows<kD>(dout, lane) ^ at_columns);
+      multiply_weights<1, kColumns, kRows / 16, kD>(dk, ds, lane_rows<kD>(q, lane) ^ at_columns);
+    }
+    tiles.look_ahead(tile);
+  }
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int key = warp_begin + half * 8 + lane / 4;
+    if (key >= part.tokens) continue;
+    const int64_t to = part.key_at(f, key);
+#pragma unroll
+    for (int n = 0; n < kColumns; ++n) {
+      const int column = (columns * kColumns + n) * 8 + lane % 4 * 2;
+      if (column >= f.dim) continue;
+      *reinterpret_cast<uint32_t*>(f.dk + to + column) =
+          pack_bf16(dk[0][n][half * 2] * f.scale, dk[0][n][half * 2 + 1] * f.scale);
+      *reinterpret_cast<uint32_t*>(f.dv + to + column) =
+          pack_bf16(dv[0][n][half * 2], dv[0][n][half * 2 + 1]);
+    }
+  }
+}
+
+/// How backward_queries is cut: a warp has kM · 16 rows.
+template <int kD>
+struct QueryShape {
+  static constexpr int kM = kD > 128 ? 1 : 2;
+  static constexpr int kThreads = 128;
+  static constexpr int kRows = 4 * kM * 16;
+  static constexpr int kKeys = 32;
+  static constexpr int kRowsBytes = kRows * kRowBytes<kD>;
+  static constexpr int kKeyBytes = kKeys * kRowBytes<kD>;
+  static constexpr int kBytes = 2 * kRowsBytes + 4 * kKeyBytes + kRows * 12;
+};
+
+template <int kD>
+__global__ void __launch_bounds__(QueryShape<kD>::kThreads, kD > 128 ? 1 : 2)
+    backward_queries(const Backward f) {
+  using Shape = QueryShape<kD>;
+  constexpr int kM = Shape::kM, kKeys = Shape::kKeys;
+  extern __shared__ __align__(1024) unsigned char shared[];
+  // The last rows of a sequence see the most keys: first.
+  const RowBlock at = find_block(f.query_begin, f.sequences, f.group, Shape::kRows,
+                                 static_cast<int>(gridDim.x - 1 - blockIdx.x));
+  const Part part(f, at.sequence);
+  const int block_begin = at.block * Shape::kRows;
+  if (block_begin >= part.rows) return;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const uint32_t q = shared_address(shared), tiles = q + 2 * Shape::kRowsBytes;
+  const bf16* const queries[] = {f.q, f.dout};
+  load_rows<Shape::kRows, kD, Shape::kThreads>(q, queries, f.dim, [&](int row) {
+    return block_begin + row < part.rows ? part.row_at(f, block_begin + row) * f.dim : int64_t{-1};
+  });
+  const int seen = (min(block_begin + Shape::kRows, part.rows) - 1) / f.group + 1;
+  const auto copy = [&](int tile) {
+    if (tile * kKeys < seen) {
+      const bf16* const pool[] = {f.k, f.v};
+      load_rows<kKeys, kD, Shape::kThreads>(
+          tiles + tile % 2 * 2 * Shape::kKeyBytes, pool, f.dim, [&](int row) {
+            const int key = tile * kKeys + row;
+            return key < seen ? part.key_at(f, key) : int64_t{-1};
+          });
+    }
+    copy_async_commit();
+  };
+  copy(0);
+
+  const int begin = block_begin + warp * kM * 16;  // this warp's first row
+  const int first = begin / f.group;
+  const int last = begin < part.rows ? (min(begin + kM * 16, part.rows) - 1) / f.group : -1;
+  // Of this warp's rows g; in shared memory, for registers are scarce. The first tile's barrier shows them.
+  auto* const statistics = reinterpret_cast<float2*>(shared + Shape::kBytes - Shape::kRows * 12);
+  auto* const tokens = reinterpret_cast<int32_t*>(statistics + Shape::kRows);
+  for (int i = threadIdx.x; i < Shape::kRows; i += Shape::kThreads) {
+    const int row = block_begin + i;
+    statistics[i] = row < part.rows ? part.statistics[row] : make_float2(0, 0);
+    tokens[i] = row < part.rows ? row / f.group : -1;
+  }
+  const int own = warp * kM * 16 + lane / 4;
+  float dq[kM][kD / 8][4] = {};
+  const uint32_t q_lane = lane_rows<kD>(q + warp * kM * 16 * kRowBytes<kD>, lane);
+  for (int tile = 0; tile * kKeys < seen; ++tile) {
+    copy_async_wait<0>();
+    __syncthreads();
+    copy(tile + 1);
+    if (tile * kKeys > last) continue;
+    const uint32_t k = tiles + tile % 2 * 2 * Shape::kKeyBytes;
+    float s[kM][kKeys / 8][4] = {}, dp[kM][kKeys / 8][4] = {};
+    multiply_rows<kM, kKeys / 8, kD>(s, q_lane, lane_columns<kD>(k, lane));
+    multiply_rows<kM, kKeys / 8, kD>(dp, q_lane + Shape::kRowsBytes,
+                                     lane_columns<kD>(k + Shape::kKeyBytes, lane));
+    const bool whole = tile * kKeys + kKeys - 1 <= first;
+#pragma unroll
+    for (int m = 0; m < kM; ++m)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float2 row = statistics[own + m * 16 + half * 8];
+        const int visible = whole ? kKeys : tokens[own + m * 16 + half * 8] - tile * kKeys + 1;
+#pragma unroll
+        for (int n = 0; n < kKeys / 8; ++n)
+#pragma unroll
+          for (int i = half * 2; i < half * 2 + 2; ++i) {
+            differentiate(s[m][n][i], dp[m][n][i], f.scale_log2, row.x, row.y);
+            if (n * 8 + lane % 4 * 2 + i % 2 >= visible) dp[m][n][i] = 0;
+          }
+      }
+    uint32_t ds[kM][kKeys / 16][4];
+#pragma unroll
+    for (int m = 0; m < kM; ++m) pack_weights<kKeys / 8>(ds[m], dp[m]);
+    multiply_weights<kM, kD / 8, kKeys / 16, kD>(dq, ds, lane_rows<kD>(k, lane));
+  }
+#pragma unroll
+  for (int m = 0; m < kM; ++m)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = begin + m * 16 + half * 8 + lane / 4;
+      if (row >= part.rows) continue;
+      bf16* const to = f.dq + part.row_at(f, row) * f.dim;
+#pragma unroll
+      for (int n = 0; n < kD / 8; ++n)
+        if (n * 8 < f.dim)
+          *reinterpret_cast<uint32_t*>(to + n * 8 + lane % 4 * 2) =
+              pack_bf16(dq[m][n][half * 2] * f.scale, dq[m][n][half * 2 + 1] * f.scale);
+    }
+}
+
+template <int kD>
+void launch(const Backward& f, int heads, cudaStream_t stream) {
+  const auto y = static_cast<unsigned>(heads);
+  row_statistics<<<dim3(blocks_for(f.rows * 32, kStatisticsThreads), y), kStatisticsThreads, 0,
+                   stream>>>(f);
+  check_launch("attention_backward's row statistics");
+  using Keys = KeyShape<kD>;
+  allow_shared<backward_keys<kD>>(Keys::kBytes);
+  backward_keys<kD><<<dim3(row_blocks(f.rows / f.group, f.sequences, Keys::kKeys), y),
+                      Keys::kThreads, Keys::kBytes, stream>>>(f);
+  check_launch("attention_backward of keys");
+  using Queries = QueryShape<kD>;
+  allow_shared<backward_queries<kD>>(Queries::kBytes);
+  backward_queries<kD><<<dim3(row_blocks(f.rows, f.sequences, Queries::kRows), y),
+                         Queries::kThreads, Queries::kBytes, stream>>>(f);
+  check_launch("attention_backward of queries");
+}
+
+}  // namespace
+
+void attention_backward(Exec& exec, const AttentionBackwardArgs& args) {
+  const int64_t tokens = args.q.dim(0), dim = args.q.dim(2);
+  const int64_t sequences = args.query_begin.elements() - 1;
+  if (tokens == 0 || sequences == 0) return;
+  if (args.q.dtype() != DType::bf16 || dim % 16 != 0 || dim > 256)
+    return attention_backward_simt(exec, args);
+  const auto heads = static_cast<int>(args.q.dim(1)), kv_heads = static_cast<int>(args.k.dim(1));
+  Backward f = {
+      .q = pointer<const bf16>(args.q),
+      .k = pointer<const bf16>(args.k),
+      .v = pointer<const bf16>(args.v),
+      .out = pointer<const bf16>(args.out),
+      .dout = pointer<const bf16>(args.dout),
+      .lse = pointer<const float>(args.lse),
+      .query_begin = pointer<const int32_t>(args.query_begin),
+      .dq = pointer<bf16>(args.dq),
+      .dk = pointer<bf16>(args.dk),
+      .dv = pointer<bf16>(args.dv),
+      .statistics = reinterpret_cast<float2*>(exec.workspace.data()),
+      .rows = tokens * (heads / kv_heads),
+      .sequences = static_cast<int>(sequences),
+      .heads = heads,
+      .kv_heads = kv_heads,
+      .group = heads / kv_heads,
+      .dim = static_cast<int>(dim),
+      .first_head = 0,
+      .scale = args.scale,
+      .scale_log2 = args.scale * kLog2E,
+  };
+  // As many key heads at a time as the workspace has room for.
+  const auto room = static_cast<int64_t>(exec.workspace.size()) /
+                    (f.rows * static_cast<int64_t>(sizeof(float2)));
+  if (room == 0)
+    fail(ErrorCode::device, "attention_backward: {} tokens of {} heads a group need {} bytes of "
+         "workspace, and there are {}: lower --max-tokens-per-gpu", tokens, f.group,
+         f.rows * static_cast<int64_t>(sizeof(float2)), exec.workspace.size());
+  const int at_once = static_cast<int>(room < kv_heads ? room : kv_heads);
+  for (; f.first_head < kv_heads; f.first_head += at_once) {
+    const int count = kv_heads - f.first_head < at_once ? kv_heads - f.first_head : at_once;
+    if (dim <= 64)
+      launch<64>(f, count, stream_of(exec));
+    else if (dim <= 128)
+      launch<128>(f, count, stream_of(exec));
+    else
+      launch<256>(f, count, stream_of(exec));
+  }
+}
+
+}  // namespace miles::cuda

@@ -1,0 +1,25 @@
+#include "rollout/step_graphs.h"
+
+#include <algorithm>
+
+namespace miles {
+
+DecodeShape ladder_shape(DecodeShape wanted, DecodeShape limits) {
+  int64_t step = 1, pages = 1;
+  while (step * 8 <= wanted.sequences) step *= 2;
+  while (pages < wanted.pages) pages *= 2;
+  return {std::min(limits.sequences, (wanted.sequences + step - 1) / step * step),
+          std::min(limits.pages, pages)};
+}
+
+void StepGraphs::run(Stream& stream, DecodeShape shape, const std::function<void()>& work) {
+  const auto [entry, first] = graphs_.try_emplace(shape);
+  if (first) {
+    work();  // what is decided once (algorithms, attributes of kernels) is decided now
+    return;
+  }
+  if (!entry->second) entry->second = stream.capture(work);
+  entry->second->launch();
+}
+
+}  // namespace miles

@@ -1,0 +1,37 @@
+// Graphs of decode steps: one for each of a few shapes, captured when the shape comes for the
+// second time, so that a step of hundreds of kernels costs one launch. Addresses never move, so a
+// graph stays valid however often the memory behind them goes and comes.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "device/device.h"
+
+namespace miles {
+
+/// What a decode step's kernels depend on, besides what lies at their addresses.
+struct DecodeShape {
+  int64_t sequences = 0;
+  int64_t pages = 0;  // in a page table
+  auto operator<=>(const DecodeShape&) const = default;
+};
+
+/// The smallest shape of the ladder that holds so much: about four numbers of sequences and one of
+/// pages an octave, and at most the limits.
+DecodeShape ladder_shape(DecodeShape wanted, DecodeShape limits);
+
+class StepGraphs {
+ public:
+  /// Has `work`, a decode step of that shape, done on `stream`: enqueued, the first time, and by
+  /// graph later.
+  void run(Stream& stream, DecodeShape shape, const std::function<void()>& work);
+
+ private:
+  std::map<DecodeShape, std::unique_ptr<Graph>> graphs_;  // null: the shape came once
+};
+
+}  // namespace miles

@@ -1,0 +1,216 @@
+// Checkpoints and resuming from outside: what a kill, a full disk and other flags do to them.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "base/file.h"
+#include "tests/program/program.h"
+#include "tests/support/shared.h"
+
+namespace miles::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+const std::vector<std::string> kGpuPeak = {"--colocate", "--colocate-memory-peak-device", "gpu"};
+const std::vector<std::string> kEvaluated = {"--eval-interval", "2", "--eval-prompt-data", "sums",
+                                             "synthetic:addition?max=9&split=eval&count=20"};
+
+TEST(Resume, AfterAKillWithTheSameBits) {
+  const ScratchDir dir;
+  ASSERT_EQ(run_miles(with(small_run(dir / "whole"), kGpuPeak)).exit_code, 0);
+  const auto expected = numbers_of(dir / "whole");
+  for (const int lines : {2, 4}) {
+    const fs::path run = dir / fmt::format("killed{}", lines),
+                   save = dir / fmt::format("save{}", lines);
+    const auto flags =
+        with(with(small_run(run), kGpuPeak), {"--save", save.string(), "--save-interval", "1"});
+    run_and_kill(flags, run / "metrics.jsonl", lines);
+    const Outcome outcome = run_miles(with(flags, {"--load", save.string()}));
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.log;
+    EXPECT_NE(outcome.log.find("resumed from"), std::string::npos);
+    EXPECT_EQ(numbers_of(run), expected) << "killed after " << lines;
+  }
+}
+
+/// The rollouts of metrics.jsonl with their evaluation, if any, in order.
+std::vector<std::string> rows_of(const fs::path& run_dir) {
+  std::vector<std::string> rows;
+  for (const auto& line : json_lines(run_dir / "metrics.jsonl"))
+    rows.push_back(line["rollout_id"].dump() +
+                   (line.contains("eval/sums") ? " eval " + line["eval/sums"].dump() : ""));
+  return rows;
+}
+
+TEST(Resume, AKillBetweenCheckpointAndEvaluationLosesNeitherRowNorResult) {
+  const ScratchDir dir;
+  const auto evaluated = [&](const fs::path& run) {
+    return with(
+        with(small_run(run), kGpuPeak),
+        {"--eval-interval", "2", "--eval-prompt-data", "sums",
+         "synthetic:addition?max=9&split=eval&count=20", "--n-samples-per-eval-prompt", "100"});
+  };
+  ASSERT_EQ(run_miles(evaluated(dir / "whole")).exit_code, 0);
+  const auto rows = rows_of(dir / "whole");
+  ASSERT_EQ(rows.size(), 7);  // one before training
+  for (const char* iteration : {"iter_0000001", "iter_0000003"}) {
+    const fs::path run = dir / (std::string("run-") + iteration),
+                   save = dir / (std::string("save-") + iteration);
+    const auto flags = with(evaluated(run), {"--save", save.string(), "--save-interval", "1"});
+    // An evaluation of 2000 samples follows the checkpoint.
+    run_and_kill(flags, save / iteration / "run_state.json", 1);
+    EXPECT_FALSE(json_lines(run / "metrics.jsonl").back().contains("eval/sums"))
+        << "killed too late";
+    const Outcome outcome = run_miles(with(flags, {"--load", save.string()}));
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.log;
+    EXPECT_EQ(rows_of(run), rows);
+    EXPECT_EQ(numbers_of(run), numbers_of(dir / "whole"));
+  }
+}
+
+TEST(Resume, AnEvaluationOnRecordIsNotDoneAgain) {
+  const ScratchDir dir;
+  const auto flags =
+      with(with(small_run(dir / "run"), kEvaluated), {"--save", (dir / "save").string()});
+  ASSERT_EQ(run_miles(with(flags, {"--num-rollout", "4"})).exit_code, 0);
+  const auto rows = rows_of(dir / "run");
+  const Outcome outcome = run_miles(
+      with(flags, {"--load", (dir / "save").string(), "--debug-exit-after-rollout", "5"}));
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.log;
+  EXPECT_EQ(outcome.log.find("eval sums"), std::string::npos) << outcome.log;
+  auto now = rows_of(dir / "run");
+  ASSERT_EQ(now.size(), rows.size() + 1);
+  now.pop_back();
+  EXPECT_EQ(now, rows);
+}
+
+TEST(Resume, ALongerRunGoesOnUnlessTheLearningRateWouldBeAnother) {
+  const ScratchDir dir;
+  const auto flags = with(small_run(dir / "run"), {"--save", (dir / "save").string()});
+  const auto on = with(flags, {"--load", (dir / "save").string(), "--num-rollout", "8"});
+  ASSERT_EQ(run_miles(flags).exit_code, 0);
+  EXPECT_EQ(run_miles(on).exit_code, 0);
+  EXPECT_EQ(json_lines(dir / "run" / "metrics.jsonl").size(), 8);
+
+  const std::vector<std::string> linear = {"--lr-decay-style", "linear",
+                                           "--run-dir",        (dir / "linear").string(),
+                                           "--save",           (dir / "linear-save").string()};
+  ASSERT_EQ(run_miles(with(flags, linear)).exit_code, 0);
+  const auto linear_on = with(with(on, linear), {"--load", (dir / "linear-save").string()});
+  const Outcome refused = run_miles(linear_on);
+  EXPECT_EQ(refused.exit_code, 3);
+  EXPECT_NE(refused.log.find("--lr-decay-iters was 6 when it was saved and is 8 now"),
+            std::string::npos)
+      << refused.log;
+  EXPECT_EQ(run_miles(with(linear_on, {"--lr-decay-iters", "6"})).exit_code, 0);
+}
+
+TEST(Resume, NeedsTheReferenceThatItHad) {
+  const ScratchDir dir;
+  const auto flags = with(small_run(dir / "run"), {"--save", (dir / "save").string(),
+                                                   "--use-kl-loss", "--kl-loss-coef", "0.1"});
+  ASSERT_EQ(run_miles(with(flags, {"--num-rollout", "2"})).exit_code, 0);
+  const auto on = with(flags, {"--load", (dir / "save").string()});
+  const Outcome refused = run_miles(with(on, {"--seed", "5"}));  // of the random first weights
+  EXPECT_EQ(refused.exit_code, 3);
+  EXPECT_NE(refused.log.find("reference weights"), std::string::npos) << refused.log;
+  EXPECT_EQ(run_miles(on).exit_code, 0);
+}
+
+TEST(Checkpoints, ARefusedRunLeavesRecordsAlone) {
+  const ScratchDir dir;
+  const auto flags = with(small_run(dir / "run"), {"--save", (dir / "save").string()});
+  ASSERT_EQ(run_miles(flags).exit_code, 0);
+  const std::string metrics = read_file(dir / "run" / "metrics.jsonl");
+  // The checkpoint is of a float32 run.
+  const Outcome refused =
+      run_miles(with(flags, {"--load", (dir / "save").string(), "--dtype", "bfloat16"}));
+  EXPECT_EQ(refused.exit_code, 3) << refused.log;
+  EXPECT_EQ(read_file(dir / "run" / "metrics.jsonl"), metrics);
+}
+
+std::set<std::string> names_in(const fs::path& directory) {
+  std::set<std::string> names;
+  for (const auto& entry : fs::directory_iterator(directory))
+    names.insert(entry.path().filename().string());
+  return names;
+}
+
+const char* const kLatest = "latest_checkpointed_iteration.txt";
+
+TEST(Checkpoints, TheLimitKeepsTheNewest) {
+  const ScratchDir dir;
+  const auto flags =
+      with(small_run(dir / "run"),
+           {"--save", (dir / "save").string(), "--save-interval", "1", "--save-total-limit", "2"});
+  ASSERT_EQ(run_miles(flags).exit_code, 0);
+  EXPECT_EQ(names_in(dir / "save"),
+            (std::set<std::string>{"iter_0000004", "iter_0000005", kLatest}));
+}
+
+TEST(Checkpoints, AnotherRunsAreNeverWrittenOver) {
+  const ScratchDir dir;
+  const auto flags = with(small_run(dir / "run"), {"--save", (dir / "save").string()});
+  ASSERT_EQ(run_miles(flags).exit_code, 0);
+  const std::string metrics = read_file(dir / "run" / "metrics.jsonl");
+  const auto longer = with(flags, {"--num-rollout", "9"});
+  const Outcome fresh = run_miles(longer);
+  EXPECT_EQ(fresh.exit_code, 2) << fresh.log;
+  EXPECT_NE(fresh.log.find("iter_0000005"), std::string::npos) << fresh.log;
+  EXPECT_NE(fresh.log.find("--load " + (dir / "save").string()), std::string::npos) << fresh.log;
+  EXPECT_EQ(read_file(dir / "run" / "metrics.jsonl"), metrics);
+  EXPECT_EQ(run_miles(with(longer, {"--load", (dir / "save").string()})).exit_code, 0);
+}
+
+TEST(Checkpoints, WhatAKillLeftIsClearedAwayAndWhatSteppedAsideComesBack) {
+  const ScratchDir dir;
+  const fs::path save = dir / "save";
+  const auto flags =
+      with(small_run(dir / "run"), {"--save", save.string(), "--save-interval", "2"});
+  ASSERT_EQ(run_miles(with(flags, {"--num-rollout", "4"})).exit_code, 0);
+  fs::rename(save / "iter_0000003", save / ".old-iter_0000003");  // the new one never came
+  fs::copy(save / "iter_0000001", save / ".old-iter_0000001", fs::copy_options::recursive);
+  fs::create_directories(save / ".writing-iter_0000007" / "hf");
+  fs::create_directories(save / ".removing-iter_0000000" / "hf");
+  fs::create_directories(save / ".old-notes");  // not ours
+  const Outcome resumed = run_miles(with(flags, {"--load", save.string()}));
+  ASSERT_EQ(resumed.exit_code, 0) << resumed.log;
+  EXPECT_NE(resumed.log.find("resumed from " + (save / ".old-iter_0000003").string()),
+            std::string::npos)
+      << resumed.log;
+  EXPECT_EQ(names_in(save), (std::set<std::string>{"iter_0000001", "iter_0000003", "iter_0000005",
+                                                   ".old-notes", kLatest}));
+}
+
+TEST(Checkpoints, AFullDiskLeavesTheOneBefore) {
+  const ScratchDir dir;
+  const auto flags =
+      with(small_run(dir / "run"), {"--save", (dir / "save").string(), "--save-interval", "1"});
+  ASSERT_EQ(run_miles(with(flags, {"--num-rollout", "1"})).exit_code, 0);
+  const auto size = fs::file_size(dir / "save" / "iter_0000000" / "trainer.safetensors");
+  const Outcome full =
+      run_miles(with(flags, {"--load", (dir / "save").string()}), static_cast<int64_t>(size) / 2);
+  EXPECT_EQ(full.exit_code, 3) << full.log;
+  EXPECT_EQ(names_in(dir / "save"), (std::set<std::string>{"iter_0000000", kLatest}));
+  const Outcome resumed = run_miles(with(flags, {"--load", (dir / "save").string()}));
+  EXPECT_EQ(resumed.exit_code, 0) << resumed.log;
+  std::vector<int64_t> rows;
+  for (const auto& line : json_lines(dir / "run" / "metrics.jsonl"))
+    rows.push_back(line["rollout_id"]);
+  EXPECT_EQ(rows, (std::vector<int64_t>{0, 1, 2, 3, 4, 5}));
+}
+
+TEST(Checkpoints, AHalfWrittenOneIsNeverChosen) {
+  const ScratchDir dir;
+  const auto flags =
+      with(small_run(dir / "run"), {"--save", (dir / "save").string(), "--save-interval", "2"});
+  ASSERT_EQ(run_miles(with(flags, {"--num-rollout", "2"})).exit_code, 0);
+  fs::create_directories(dir / "save" / "iter_0000009");  // half-written: no run_state.json
+  const Outcome resumed = run_miles(with(flags, {"--load", (dir / "save").string()}));
+  EXPECT_EQ(resumed.exit_code, 0) << resumed.log;
+  EXPECT_NE(resumed.log.find("iter_0000001"), std::string::npos) << resumed.log;
+}
+
+}  // namespace
+}  // namespace miles::test

@@ -1,0 +1,27 @@
+// The small model of the trainer's and the engine's tests.
+#pragma once
+
+#include "model/config.h"
+
+namespace miles::test {
+
+/// Qwen3 with two layers, over the byte tokenizer's ids.
+inline ModelConfig small_config(DType dtype) {
+  ModelConfig config;
+  config.model_type = "qwen3";
+  config.vocab_size = 258;  // Tokenizer::bytes()
+  config.hidden_size = 32;
+  config.intermediate_size = 48;
+  config.num_hidden_layers = 2;
+  config.num_attention_heads = 4;
+  config.num_key_value_heads = 2;
+  config.head_dim = 8;
+  config.max_position_embeddings = 256;
+  config.qk_norm = true;
+  config.dtype = dtype;
+  config.eos_token_ids = {257};
+  config.initializer_range = 0.3;  // far from uniform, so that a wrong row shows
+  return config;
+}
+
+}  // namespace miles::test
