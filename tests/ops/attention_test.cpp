@@ -10,10 +10,11 @@ namespace {
 /// Extents of a packed batch; every sequence brings all its tokens.
 struct Extents {
   int64_t heads, kv_heads, dim;
-  Values<int32_t> lengths;
+  std::vector<int32_t> lengths;
   int64_t tokens() const { return std::accumulate(lengths.begin(), lengths.end(), int64_t{0}); }
   int64_t sequences() const { return static_cast<int64_t>(lengths.size()); }
   float scale() const { return 1 / std::sqrt(static_cast<float>(dim)); }
+  Values<int32_t> contexts() const { return {lengths.begin(), lengths.end()}; }
   Values<int32_t> begins() const {
     Values<int32_t> begins = {0};
     for (const int32_t length : lengths) begins.push_back(begins.back() + length);
@@ -86,7 +87,7 @@ class Attention : public ::testing::Test {
     auto begins = e_.begins();
     auto kv_begin = begins;
     kv_begin.pop_back();
-    return call(q_, begins, e_.lengths,
+    return call(q_, begins, e_.contexts(),
                 {.k = k_, .v = v_, .page_table = {}, .kv_begin = kv_begin, .page_size = 0});
   }
 
@@ -117,7 +118,7 @@ class Attention : public ::testing::Test {
           std::copy_n(v_.begin() + from, row, keys.v.begin() + (at * page_size + i) * row);
         }
       }
-    return call(q_, e_.begins(), e_.lengths, keys);
+    return call(q_, e_.begins(), e_.contexts(), keys);
   }
 
   struct Gradients {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <numeric>
 #include <set>
 
 #include "tests/ops/op_test.h"
@@ -56,7 +57,11 @@ double chi_square(const Values<int32_t>& tokens, const std::vector<double>& weig
   return statistic;
 }
 
-const Values<float> kLogits = {1, 0.5F, -1, 2, 0, 1.5F, -0.5F, 0.25F};
+constexpr float kLogits[] = {1, 0.5F, -1, 2, 0, 1.5F, -0.5F, 0.25F};
+
+Values<float> some_logits() {
+  return {std::begin(kLogits), std::end(kLogits)};
+}
 
 std::vector<double> weights_at(double temperature) {
   std::vector<double> weights;
@@ -77,19 +82,19 @@ std::vector<double> likeliest(size_t keep) {
 // 26.1 and 18.5: the 0.1% points of χ² with 8 − 1 (24.3, rounded up) and 5 − 1 degrees of freedom.
 TEST(Sample, DrawsFollowTheSoftmaxAtEveryTemperature) {
   for (const float temperature : {0.5F, 1.0F, 2.0F})
-    EXPECT_LT(chi_square(draw_many(kLogits, {.temperature = temperature}, 20000, 5),
+    EXPECT_LT(chi_square(draw_many(some_logits(), {.temperature = temperature}, 20000, 5),
                          weights_at(double{temperature})),
               26.1);
 }
 
 TEST(Sample, FiltersKeepExactlyTheirSet) {
-  EXPECT_LT(chi_square(draw_many(kLogits, {.top_k = 5}, 20000, 6), likeliest(5)), 18.5);
+  EXPECT_LT(chi_square(draw_many(some_logits(), {.top_k = 5}, 20000, 6), likeliest(5)), 18.5);
   // The four likeliest have 0.80 of the mass, five 0.87.
-  EXPECT_LT(chi_square(draw_many(kLogits, {.top_p = 0.85F}, 20000, 7), likeliest(5)), 18.5);
+  EXPECT_LT(chi_square(draw_many(some_logits(), {.top_p = 0.85F}, 20000, 7), likeliest(5)), 18.5);
   // e^(1/4 − 2) = 0.174 stays, e^(0 − 2) = 0.135 goes.
-  EXPECT_LT(chi_square(draw_many(kLogits, {.min_p = 0.15F}, 20000, 8), likeliest(5)), 18.5);
+  EXPECT_LT(chi_square(draw_many(some_logits(), {.min_p = 0.15F}, 20000, 8), likeliest(5)), 18.5);
   EXPECT_LT(
-      chi_square(draw_many(kLogits, {.top_k = 7, .top_p = 0.85F, .min_p = 0.01F}, 20000, 9),
+      chi_square(draw_many(some_logits(), {.top_k = 7, .top_p = 0.85F, .min_p = 0.01F}, 20000, 9),
                  likeliest(5)),
       18.5);
 }
@@ -105,7 +110,7 @@ TEST(Sample, TiesAtAFilterGoToTheLowerId) {
 TEST(Sample, AtLeastTheLikeliestSurvivesAnyFilter) {
   for (const SampleRow& row :
        {SampleRow{.top_p = 0}, SampleRow{.min_p = 1}, SampleRow{.min_p = 7}, SampleRow{.top_k = 1}})
-    EXPECT_EQ(draw(kLogits, {row})[0], 3);
+    EXPECT_EQ(draw(some_logits(), {row})[0], 3);
 }
 
 TEST(Sample, TemperatureZeroTakesTheLargestAndTheLowestIdAmongEquals) {
@@ -149,6 +154,77 @@ TEST(Sample, TheRandomNumberPicksByTheCumulativeDistribution) {
   const Values<float> flat(4096, 0);
   for (const float u : {0.0001F, 0.25F, 0.6F, 0.9999F})
     EXPECT_NEAR(draw(flat, {{.uniform = u}})[0], u * 4096, 1);
+}
+
+/// The token that the definition draws, in f64.
+int32_t reference(const Values<float>& logits, const SampleRow& row) {
+  std::vector<int32_t> order(logits.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto logit = [&](int32_t id) { return double{logits[static_cast<size_t>(id)]}; };
+  const bool filtered = row.top_k > 0 || row.top_p < 1 || row.min_p > 0;
+  const double max = double{*std::max_element(logits.begin(), logits.end())};
+  const auto weight = [&](int32_t id) {
+    return std::exp((logit(id) - max) / double{row.temperature});
+  };
+  if (filtered)
+    std::stable_sort(order.begin(), order.end(),
+                     [&](int32_t a, int32_t b) { return logit(a) > logit(b); });
+  double total = 0, kept = 0, sum = 0;
+  for (const int32_t id : order) total += weight(id);
+  size_t keep = 0;
+  for (; keep < order.size(); ++keep) {
+    const bool full = (row.top_k > 0 && keep >= static_cast<size_t>(row.top_k)) ||
+                      (row.top_p < 1 && kept >= double{row.top_p} * total) ||
+                      weight(order[keep]) < double{row.min_p};
+    if (filtered && keep > 0 && full) break;
+    kept += weight(order[keep]);
+  }
+  for (size_t i = 0; i < keep; ++i) {
+    sum += weight(order[i]);
+    if (sum > double{row.uniform} * kept) return order[i];
+  }
+  return order[keep - 1];
+}
+
+TEST(Sample, EveryRandomNumberPicksTheTokenThatTheDefinitionPicks) {
+  for (const int64_t vocab : {7, 1024, 3001}) {
+    auto logits = normals<float>(vocab, 1, 3);
+    logits[5] = logits[2];  // equals, ranked by id
+    std::vector<SampleRow> rows;
+    for (const SampleRow& settings :
+         {SampleRow{}, SampleRow{.temperature = 0.7F}, SampleRow{.top_k = 5},
+          SampleRow{.temperature = 1.5F, .top_k = 40}, SampleRow{.top_p = 0.8F},
+          SampleRow{.temperature = 2, .top_p = 0.99F}, SampleRow{.min_p = 0.02F},
+          SampleRow{.top_k = 100, .top_p = 0.95F, .min_p = 0.001F}})
+      for (uint64_t i = 0; i < 40; ++i) {
+        rows.push_back(settings);
+        rows.back().uniform = uniform(2, RngUse::sampling, 0, i);
+      }
+    Values<float> all;
+    for (size_t i = 0; i < rows.size(); ++i) all.insert(all.end(), logits.begin(), logits.end());
+    const auto tokens = draw(all, rows);
+    for (size_t i = 0; i < rows.size(); ++i)
+      EXPECT_EQ(tokens[i], reference(logits, rows[i])) << "vocabulary " << vocab << ", row " << i;
+  }
+}
+
+TEST(Sample, TheLargestVocabularyIsDrawnInABatchAsAlone) {
+  const int64_t vocab = int64_t{1} << 20;
+  const auto logits = normals<float>(vocab, 1);
+  Values<float> all;
+  std::vector<SampleRow> rows;
+  for (uint64_t i = 0; i < 9; ++i) {  // on a GPU the workspace has no room for nine such rows
+    all.insert(all.end(), logits.begin(), logits.end());
+    rows.push_back({.top_k = i == 0 ? -1 : 2000, .uniform = uniform(4, RngUse::sampling, 0, i)});
+  }
+  const auto tokens = draw(all, rows);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    EXPECT_EQ(draw(logits, {rows[i]})[0], tokens[i]);
+    // Unfiltered tokens have a millionth each: as little as f32 sums may be off by.
+    if (i > 0) {
+      EXPECT_EQ(reference(logits, rows[i]), tokens[i]);
+    }
+  }
 }
 
 TEST(Sample, ImpossibleTokensAreNeverDrawn) {

@@ -46,7 +46,9 @@ class NeedsTestDevice : public ::testing::Environment {
  public:
   void SetUp() override {
     if (cuda_is_wanted() && !on_cuda())
-      GTEST_SKIP() << "MILES_TEST_DEVICE=cuda, but this build or this machine has no CUDA device";
+      // GoogleTest counts what an environment skips as passed; ctest knows it by this mark.
+      GTEST_SKIP() << "[  SKIPPED ] MILES_TEST_DEVICE=cuda, but this build or this machine has no "
+                      "CUDA device";
   }
 };
 inline ::testing::Environment* const kNeedsTestDevice =
@@ -93,7 +95,8 @@ inline PinnedPool& pinned_pool() {
   return *pool;
 }
 
-/// Allocates what both the test and the device's kernels use.
+/// Allocates what both the test and the device's kernels use. Nothing of it at namespace scope:
+/// CUDA must not be called before main().
 template <class T>
 struct TestAllocator {
   using value_type = T;

@@ -189,7 +189,8 @@ __global__ void __launch_bounds__(kSampleThreads) sample_kernel(const Draws d) {
   if (threadIdx.x == 0) d.tokens[blockIdx.x] = token;
 }
 
-constexpr int64_t kWindow = 1 << 16;  // rows of one launch: the workspace holds a list of candidates for each
+constexpr int64_t kWindow =
+    1 << 16;  // rows of one launch: the workspace holds a list of candidates for each
 
 }  // namespace
 
