@@ -15,6 +15,7 @@
 #include "ops/rms_norm.h"
 #include "tests/support/fixtures.h"
 #include "tests/support/shared.h"
+#include "tests/support/test_device.h"
 
 namespace miles {
 namespace {
@@ -31,7 +32,11 @@ using test::largest_magnitude;
 class PackedModel {
  public:
   PackedModel(const FlatModel& model, const std::vector<std::vector<int32_t>>& sequences)
-      : model_(model), gradients_(static_cast<size_t>(model.layout.elements())) {
+      : model_(model),
+        weights_(arena_.allocate(model.flat.dtype(), model.flat.shape())),
+        gradients_(arena_.allocate(DType::f32, model.flat.shape())) {
+    exec_.stream.copy(weights_.data(), model.flat.data(), weights_.bytes());
+    exec_.stream.fill_zero(gradients_.data(), gradients_.bytes());
     for (const std::vector<int32_t>& sequence : sequences) host_.append_packed(sequence);
     const ModelConfig& config = model.config;
     const int64_t n = host_.tokens();
@@ -68,7 +73,7 @@ class PackedModel {
 
   /// Gradients of Σ c·log_prob + e·entropy over the rows of the latest score(): [elements] f32,
   /// flat.
-  const std::vector<float>& backward(const std::vector<float>& c, const std::vector<float>& e) {
+  std::vector<float> backward(const std::vector<float>& c, const std::vector<float>& e) {
     Tensor dx = backward_head(c, e);
     for (int64_t l = model_.layout.layers() - 1; l >= 0; --l)
       backward_layer(exec_, {.context = context(l),
@@ -77,16 +82,15 @@ class PackedModel {
                              .x_in = residual(l),
                              .dx = dx});
     embedding_backward(exec_, {.ids = batch_.ids, .dy = dx, .dtable = embed_gradients()});
-    return gradients_;
+    return to_vector(gradients_);
   }
 
-  static std::vector<float> to_vector(const Tensor& tensor) {
+  /// On the host, as f32.
+  std::vector<float> to_vector(const Tensor& tensor) const {
+    if (tensor.dtype() == DType::f32) return on_host<float>(tensor);
     std::vector<float> values;
     values.reserve(static_cast<size_t>(tensor.elements()));
-    if (tensor.dtype() == DType::f32)
-      values.assign(tensor.span<float>().begin(), tensor.span<float>().end());
-    else
-      for (const BFloat16 value : tensor.span<BFloat16>()) values.push_back(to_float(value));
+    for (const BFloat16 value : on_host<BFloat16>(tensor)) values.push_back(to_float(value));
     return values;
   }
 
@@ -97,8 +101,16 @@ class PackedModel {
     Tensor x, normed, rstd, logits, indices, targets, inverse_temperature, log_prob, lse, entropy;
   };
 
-  std::byte* base() const { return static_cast<std::byte*>(model_.flat.data()); }
-  std::byte* gradient_base() { return reinterpret_cast<std::byte*>(gradients_.data()); }
+  template <class T>
+  std::vector<T> on_host(const Tensor& tensor) const {
+    std::vector<T> values(static_cast<size_t>(tensor.elements()));
+    stream_->copy(values.data(), tensor.data(), tensor.bytes());
+    stream_->synchronize();
+    return values;
+  }
+
+  std::byte* base() const { return static_cast<std::byte*>(weights_.data()); }
+  std::byte* gradient_base() const { return static_cast<std::byte*>(gradients_.data()); }
   LayerWeights layer(int64_t l, std::byte* flat, DType dtype) const {
     return view_layer(model_.config, model_.layout.layer_offsets(),
                       flat + model_.layout.layer(l).offset * size_of(dtype), dtype);
@@ -201,13 +213,15 @@ class PackedModel {
   }
 
   const FlatModel& model_;
-  std::unique_ptr<Device> device_ = make_cpu_device();
+  std::unique_ptr<Device> device_ = test::make_test_device();
   Ledger ledger_;
   std::unique_ptr<Stream> stream_ = device_->make_stream(StreamUse::compute);
-  Region scratch_ = committed({*device_, ledger_}, kWorkspaceBytes);
+  Region scratch_ = committed({*device_, ledger_}, workspace_bytes(device_->kind()));
   Region memory_ = committed({*device_, ledger_}, kArenaBytes);
-  Exec exec_{*device_, *stream_, {scratch_.data(), static_cast<size_t>(kWorkspaceBytes)}};
+  Exec exec_{*device_, *stream_, {scratch_.data(), static_cast<size_t>(scratch_.bytes())}};
   Arena arena_{memory_.data(), memory_.bytes()};
+  Tensor weights_;    // [elements] T, flat
+  Tensor gradients_;  // [elements] f32, flat
   HostBatch host_;
   DeviceBatch batch_;
   Tensor rope_;
@@ -217,7 +231,6 @@ class PackedModel {
   std::vector<Tensor> residuals_;  // [L + 1] what enters each block; the last one's output
   HeadArgs head_;
   Rows rows_;
-  std::vector<float> gradients_;  // [elements]
 };
 
 struct Case {
@@ -255,7 +268,7 @@ class ReferenceModel : public testing::TestWithParam<Case> {
 
   /// Rows of `values` [N, width] at the fixture's logit positions.
   std::vector<float> at_logit_positions(const Tensor& values) const {
-    const std::vector<float> all = PackedModel::to_vector(values);
+    const std::vector<float> all = packed_->to_vector(values);
     const auto width = static_cast<size_t>(values.dim(1));
     std::vector<float> rows;
     for (const int32_t position : fixture_->ints("logit_positions")) {
@@ -313,7 +326,7 @@ TEST_P(ReferenceModel, LossAndGradientOfEveryParameter) {
   }
   EXPECT_NEAR(loss, fixture_->scalar("loss"), tolerance_ * magnitude);
 
-  const std::vector<float>& gradients = packed_->backward(c, e);
+  const std::vector<float> gradients = packed_->backward(c, e);
   for (const ParamSpec& param : model_->layout.params()) {
     SCOPED_TRACE(param.name);
     const auto* mine = gradients.data() + param.offset;
@@ -341,7 +354,8 @@ TEST_P(ReferenceModel, GreedyContinuation) {
   tokens.insert(tokens.end(), continuation.begin(), continuation.end());
   const PackedModel whole(*model_, {tokens});
   for (size_t i = 0; i < continuation.size(); ++i) {
-    const auto row = whole.logits().rows(prompt - 1 + static_cast<int64_t>(i), 1).span<float>();
+    const std::vector<float> row =
+        whole.to_vector(whole.logits().rows(prompt - 1 + static_cast<int64_t>(i), 1));
     const float chosen = row[static_cast<size_t>(continuation[i])];
     float runner_up = -INFINITY;
     for (size_t v = 0; v < row.size(); ++v)

@@ -10,7 +10,7 @@ namespace {
 /// Extents of a packed batch; every sequence brings all its tokens.
 struct Extents {
   int64_t heads, kv_heads, dim;
-  std::vector<int32_t> lengths;
+  Values<int32_t> lengths;
   int64_t tokens() const { return std::accumulate(lengths.begin(), lengths.end(), int64_t{0}); }
   int64_t sequences() const { return static_cast<int64_t>(lengths.size()); }
   float scale() const { return 1 / std::sqrt(static_cast<float>(dim)); }

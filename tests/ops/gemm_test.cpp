@@ -16,6 +16,7 @@
 
 #include "base/error.h"
 #include "ops/cpu/gemm.h"
+#include "tests/ops/op_test.h"
 
 namespace miles {
 
@@ -46,7 +47,7 @@ struct Matrix {
       tensor.as<BFloat16>()[at] = to_bfloat16(value);
   }
 
-  std::vector<std::byte> bytes;
+  std::vector<std::byte, test::TestAllocator<std::byte>> bytes;
   Tensor tensor;
 };
 
@@ -104,17 +105,13 @@ class GemmTest : public testing::TestWithParam<Case> {
     ASSERT_NEAR(value, exact, sum + round + 1e-30);
   }
 
-  int threads_ = omp_get_max_threads();
-  std::unique_ptr<Device> device_ = make_cpu_device();
-  std::unique_ptr<Stream> stream_ = device_->make_stream(StreamUse::compute);
-  std::vector<std::byte> storage_ = std::vector<std::byte>(kWorkspaceBytes + 64);
-  Exec exec_{*device_, *stream_, aligned()};
-
- private:
-  std::span<std::byte> aligned() {
-    const auto address = reinterpret_cast<uintptr_t>(storage_.data());
-    return std::span(storage_).subspan((64 - address % 64) % 64, kWorkspaceBytes);
+  void SetUp() override {
+    if (GetParam().narrowest || GetParam().path != Bf16Path::native) MILES_CPU_ONLY();
   }
+
+  int threads_ = omp_get_max_threads();
+  test::OpBench bench_;
+  Exec exec_ = bench_.exec();
 };
 
 struct Extents {

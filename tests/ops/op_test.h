@@ -16,26 +16,47 @@
 #include "base/rng.h"
 #include "ops/backend.h"
 #include "tensor/tensor.h"
+#include "tests/support/test_device.h"
 
 namespace miles::test {
 
-/// The CPU with a stream and a workspace.
+/// The test device with a stream and a workspace that holds NaN: what an op forgets to write shows.
 class OpBench {
  public:
-  OpBench() : device_(make_cpu_device()), stream_(device_->make_stream(StreamUse::compute)) {
-    auto* const base = static_cast<std::byte*>(std::aligned_alloc(64, kWorkspaceBytes));
-    std::memset(base, 0xFF, kWorkspaceBytes);  // NaN: what an op forgets to write shows
-    workspace_.reset(base);
+  OpBench() : device_(make_test_device()), stream_(device_->make_stream(StreamUse::compute)) {
+    const int64_t bytes = workspace_bytes(device_->kind());
+    // On the CPU from the heap: AddressSanitizer watches its ends.
+    if (on_cuda()) {
+      workspace_ = device_->memory().reserve(bytes);
+      device_->memory().commit(workspace_, bytes);
+    } else {
+      workspace_ = static_cast<std::byte*>(std::aligned_alloc(64, static_cast<size_t>(bytes)));
+    }
+    static const std::vector<std::byte, TestAllocator<std::byte>> ones(static_cast<size_t>(bytes),
+                                                                       std::byte{0xFF});
+    stream_->copy(workspace_, ones.data(), bytes);
   }
-  Exec exec() { return {*device_, *stream_, {workspace_.get(), kWorkspaceBytes}}; }
+  ~OpBench() {
+    const int64_t bytes = workspace_bytes(device_->kind());
+    if (on_cuda()) {
+      device_->memory().decommit(workspace_, bytes);
+      device_->memory().unreserve(workspace_, bytes);
+    } else {
+      std::free(workspace_);
+    }
+  }
+  OpBench(const OpBench&) = delete;
+  OpBench& operator=(const OpBench&) = delete;
+
+  Exec exec() {
+    return {
+        *device_, *stream_, {workspace_, static_cast<size_t>(workspace_bytes(device_->kind()))}};
+  }
 
  private:
-  struct Free {
-    void operator()(std::byte* p) const { std::free(p); }
-  };
   std::unique_ptr<Device> device_;
   std::unique_ptr<Stream> stream_;
-  std::unique_ptr<std::byte, Free> workspace_;
+  std::byte* workspace_;
 };
 
 /// Runs `body` with so many OpenMP threads, whatever the machine has. Under ThreadSanitizer always
@@ -57,7 +78,7 @@ template <>
 inline constexpr double kUnit<BFloat16> = 0x1p-8;
 
 template <class T>
-using Values = std::vector<T>;
+using Values = std::vector<T, TestAllocator<T>>;
 
 /// n normal values times `scale`; the same for the same `stream`.
 template <class T>

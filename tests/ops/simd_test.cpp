@@ -16,6 +16,7 @@ float exp_of(float x) {
 }
 
 TEST(VectorExp, IsWithinTwoUlpOverTheWholeRange) {
+  MILES_CPU_ONLY();
   for (int i = 0; i <= 1000000; ++i) {
     const float x = -87.0F + 175.0F * static_cast<float>(i) / 1e6F;
     const double want = std::exp(double{x});
@@ -25,6 +26,7 @@ TEST(VectorExp, IsWithinTwoUlpOverTheWholeRange) {
 }
 
 TEST(VectorExp, HandlesTheEnds) {
+  MILES_CPU_ONLY();
   const float infinity = std::numeric_limits<float>::infinity();
   EXPECT_EQ(exp_of(0), 1.0F);
   EXPECT_EQ(exp_of(-infinity), 0.0F);
@@ -38,6 +40,7 @@ TEST(VectorExp, HandlesTheEnds) {
 }
 
 TEST(VectorBf16, RoundsAsTheScalarConversionDoes) {
+  MILES_CPU_ONLY();
   for (uint64_t i = 0; i < 100000; ++i) {
     const float x = std::bit_cast<float>(philox(1, RngUse::test, 0, i)[0]);
     BFloat16 stored[kWidth];

@@ -126,7 +126,7 @@ void PinnedMemory::commit(std::byte* base, int64_t bytes) {
          std::strerror(errno));
   ::madvise(base, size, MADV_HUGEPAGE);
   touch(base, bytes, granularity());
-  const cudaError_t pinned = cudaHostRegister(base, size, cudaHostRegisterPortable);
+  const cudaError_t pinned = cudaHostRegister(base, size, cudaHostRegisterPortable | cudaHostRegisterMapped);
   if (pinned != cudaSuccess) {
     ::madvise(base, size, MADV_DONTNEED);
     ::mprotect(base, size, PROT_NONE);
