@@ -2,7 +2,7 @@
 // framework and no CPU backend. Build, in the repository's root:
 //   nvcc -std=c++20 -O3 -fmad=false -gencode=arch=compute_90a,code=sm_90a -Isrc -DSPDLOG_FMT_EXTERNAL
 //     -DFMT_USE_CONSTEXPR=1 -DFMT_HEADER_ONLY bench/attention_cuda_bench.cu src/ops/cuda/attention*.cu
-//     src/device/cuda/cuda_stream.cpp src/base/error.cpp src/tensor/*.cpp -Xcompiler=-static-libstdc++
+//     src/device/cuda/cuda_stream.cpp src/device/device.cpp src/base/error.cpp src/tensor/*.cpp -Xcompiler=-static-libstdc++
 //     -lcudart_static -o build/attention_cuda_bench
 //   attention_cuda_bench [check] [bits] [time]     all three without arguments
 #include <algorithm>

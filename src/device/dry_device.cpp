@@ -1,9 +1,6 @@
 #include "device/device.h"
 
 namespace miles {
-
-std::unique_ptr<Graph> Stream::capture(const std::function<void()>&) { return nullptr; }
-
 namespace {
 
 /// Hands out addresses that nothing stands behind.

@@ -120,7 +120,7 @@ TEST_P(ActorMemory, ARehearsalBooksWhatTheRealThingTakes) {
 TEST_P(ActorMemory, ABudgetThatIsTooSmallIsRefusedAndNothingIsLost) {
   const ModelConfig config = deep_config(DType::f32);
   const ParamLayout layout(config);
-  const auto device = make_test_device();
+  const auto device = test::make_test_device();
   Ledger measure;
   {
     ActorModel actor(actor_options(GetParam()), config, layout, {*device, measure});

@@ -169,7 +169,7 @@ TEST_P(ReferenceSteps, ThreeStepsAsPyTorchTakesThem) {
   const FlatModel model(fixture_dir() / "model" / "qwen3_tiny");
   const auto first_weights = model.flat.span<float>();
   const std::vector<float> first(first_weights.begin(), first_weights.end());
-  const auto device = make_test_device();
+  const auto device = test::make_test_device();
   Ledger ledger;
   ActorModel actor(options(), model.config, model.layout, {*device, ledger});
   actor.load_weights(

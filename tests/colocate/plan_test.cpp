@@ -21,7 +21,7 @@ class Plan : public testing::TestWithParam<Sharing> {
   }
   MemoryPlan plan(bool saves = false) const {
     const ParamLayout layout(setup_.config);
-    const auto device = make_test_device();
+    const auto device = test::make_test_device();
     return plan_memory({.device = *device,
                         .config = setup_.config,
                         .layout = layout,
@@ -112,7 +112,7 @@ TEST(PlanOfAModel, NeedsNoneOfItsMemory) {
   // 32 billion parameters: no machine that runs tests holds them.
   const ModelConfig config = find_preset("qwen3-32b").value();
   const ParamLayout layout(config);
-  const auto device = make_test_device();
+  const auto device = test::make_test_device();
   const MemoryPlan plan = plan_memory(
       {.device = *device,
        .config = config,
@@ -135,7 +135,7 @@ TEST(PlanOfAModel, NeedsNoneOfItsMemory) {
 TEST(PlanOfPeaks, OnTheCpuTheDeviceHoldsOneSideOnly) {
   ColocateRig::Setup setup;
   const ParamLayout layout(setup.config);
-  const auto device = make_test_device();
+  const auto device = test::make_test_device();
   std::map<std::string, int64_t> peaks;
   for (const Sharing& sharing : sharings())
     peaks[sharing.name] = plan_memory({.device = *device,

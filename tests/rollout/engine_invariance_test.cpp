@@ -162,7 +162,7 @@ std::vector<float> packed_log_probs(const SmallModel& model, const std::vector<i
                                     float inverse_temperature) {
   const ModelConfig& config = model.config;
   const auto n = static_cast<int64_t>(tokens.size());
-  const auto device = make_test_device();
+  const auto device = test::make_test_device();
   const auto stream = device->make_stream(StreamUse::compute);
   Ledger ledger;
   Region region({*device, ledger}, Place::device, "test", int64_t{64} << 20);

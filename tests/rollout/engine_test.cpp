@@ -430,7 +430,7 @@ TEST(EngineOnAModel, TellsItsStory) {
   const Tensor flat = Tensor::view(std::span(weights), {layout.elements()});
   load_weights(dir, config, layout, flat);
   const Tokenizer tokenizer = Tokenizer::load(dir);
-  const auto device = make_test_device();
+  const auto device = test::make_test_device();
   Ledger ledger;
   EngineOptions options = roomy();
   options.max_context_len = 512;
