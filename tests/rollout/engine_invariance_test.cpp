@@ -165,10 +165,11 @@ std::vector<float> packed_log_probs(const SmallModel& model, const std::vector<i
   const auto device = test::make_test_device();
   const auto stream = device->make_stream(StreamUse::compute);
   Ledger ledger;
-  Region region({*device, ledger}, Place::device, "test", int64_t{64} << 20);
+  const int64_t workspace = workspace_bytes(device->kind());
+  Region region({*device, ledger}, Place::device, "test", workspace + (int64_t{64} << 20));
   region.commit();
   Arena arena(region.data(), region.bytes());
-  const Tensor scratch = arena.allocate(DType::u8, {kWorkspaceBytes});
+  const Tensor scratch = arena.allocate(DType::u8, {workspace});
   Exec exec{*device,
             *stream,
             {static_cast<std::byte*>(scratch.data()), static_cast<size_t>(scratch.bytes())}};
@@ -180,7 +181,9 @@ std::vector<float> packed_log_probs(const SmallModel& model, const std::vector<i
   const Shape pool{n, config.num_key_value_heads, config.head_dim};
   const Tensor k = arena.allocate(config.dtype, pool), v = arena.allocate(config.dtype, pool);
   const Tensor rope = upload(exec, arena, make_rope_table(config, n));
-  auto* weights = static_cast<std::byte*>(model.flat.data());
+  const Tensor flat = arena.allocate(config.dtype, model.flat.shape());
+  stream->copy(flat.data(), model.flat.data(), flat.bytes());
+  auto* weights = static_cast<std::byte*>(flat.data());
   const auto at = [&](const Group& group) {
     return weights + group.offset * size_of(config.dtype);
   };
@@ -220,9 +223,11 @@ std::vector<float> packed_log_probs(const SmallModel& model, const std::vector<i
                   .log_prob = result,
                   .lse = {},
                   .entropy = {}});
+  std::vector<float> values(tokens.size());
+  stream->copy(values.data(), result.data(), result.bytes());
   stream->synchronize();
-  const auto values = result.span<float>();
-  return {values.begin(), values.end() - 1};
+  values.pop_back();
+  return values;
 }
 
 TEST_P(Invariance, LogProbsAreThoseOfATrainersForwardToTheBit) {
