@@ -280,7 +280,10 @@ struct EventSum {
   int64_t count = 0;
 };
 
-void handoff(const Options& options) {
+void handoff(Options options) {
+  // Every sample is learned from, in one step.
+  options.seq_len = options.prompt_len + options.new_tokens;
+  options.tokens = options.requests * options.seq_len;
   Machine machine(options);
   const ModelConfig config = make_config(options);
   const ParamLayout layout(config);
@@ -289,7 +292,7 @@ void handoff(const Options& options) {
                out = machine.copy_rate(Place::host, Place::device);
   ActorModel actor(actor_options(options, gpu ? ActorPlacement::streamed : ActorPlacement::loaded),
                    config, layout, machine.memory());
-  const int64_t context = options.prompt_len + options.new_tokens;
+  const int64_t context = options.seq_len;
   Engine engine({.max_total_tokens = options.requests * (context + 16),
                  .page_size = 16,
                  .max_running_requests = options.requests,
@@ -324,9 +327,7 @@ void handoff(const Options& options) {
                             .params = {.max_new_tokens = options.new_tokens, .ignore_eos = true},
                             .group = i / options.group});
       const auto results = engine.generate(requests, {.weight_version = actor.weight_version()});
-      int64_t tokens = 0;
-      for (size_t i = 0; i < results.size() && tokens + context <= options.tokens;
-           ++i, tokens += context) {
+      for (size_t i = 0; i < results.size(); ++i) {
         TrainSample sample;
         sample.tokens = requests[i].prompt;
         sample.tokens.insert(sample.tokens.end(), results[i].output_ids.begin(),
