@@ -44,6 +44,7 @@ class Buffer {
   }
   explicit Buffer(const std::vector<T>& values) : Buffer(values.size()) {
     check(cudaMemcpy(data_, values.data(), count_ * sizeof(T), cudaMemcpyHostToDevice), "copy");
+    check(cudaDeviceSynchronize(), "copy");  // the runner's stream waits for no other
   }
   Buffer(Buffer&& other) : data_(std::exchange(other.data_, nullptr)), count_(other.count_) {}
   ~Buffer() { cudaFree(data_); }
