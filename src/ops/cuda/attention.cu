@@ -1,14 +1,16 @@
 // Attention's forward on tensor cores, two kernels of one recurrence:
 //   attention_tiles  prefill and training: a warp owns 16 or 32 rows and does all for them
-//   attention_rows   decode: 16 rows a block; four warps share the keys of S = Q·Kᵀ and the columns of
-//                    P·V, so that the loads of keys and values, which is what decode waits for, are deep
-// Why a row's bits agree. Both visit tiles of 64 keys at absolute positions, ascending. A score is one
-// chain of m16n8k16 products over the head's elements, ascending, and depends on no other row or key of
-// the tile. attention_rows passes whole C fragments of S through shared memory, so every warp then holds
-// the fragments that a warp of attention_tiles computes, and the softmax is the same code on the same
-// registers. An output column is one chain of products over the keys, ascending, whichever warp owns it.
-// A tile that a row sees nothing of changes nothing in its state but the sign of a zero, and the last
-// step adds +0, which makes −0 positive.
+//   attention_rows   decode: 16 rows a block; four warps share the keys of S = Q·Kᵀ and the columns
+//   of
+//                    P·V, so that the loads of keys and values, which is what decode waits for, are
+//                    deep
+// Why a row's bits agree. Both visit tiles of 64 keys at absolute positions, ascending. A score is
+// one chain of m16n8k16 products over the head's elements, ascending, and depends on no other row
+// or key of the tile. attention_rows passes whole C fragments of S through shared memory, so every
+// warp then holds the fragments that a warp of attention_tiles computes, and the softmax is the
+// same code on the same registers. An output column is one chain of products over the keys,
+// ascending, whichever warp owns it. A tile that a row sees nothing of changes nothing in its state
+// but the sign of a zero, and the last step adds +0, which makes −0 positive.
 #include <climits>
 
 #include "ops/cuda/attention_simt.h"
@@ -30,7 +32,8 @@ struct Forward {
   int sequences, heads, kv_heads, group, dim;
   int page_size, pages_per_sequence;
   float scale_log2;
-  int few_rows;  // attention_rows takes the sequences of at most so many rows, attention_tiles the others
+  int few_rows;  // attention_rows takes the sequences of at most so many rows, attention_tiles the
+                 // others
 };
 
 /// One sequence's part of a key head: rows are (token, head of the group), token-major.
@@ -46,15 +49,18 @@ struct Part {
     first_position = f.context[b] - tokens;
     rows = tokens * f.group;
   }
-  __device__ int position(const Forward& f, int row) const { return first_position + row / f.group; }
+  __device__ int position(const Forward& f, int row) const {
+    return first_position + row / f.group;
+  }
   /// Of lse; of q and out when multiplied by dim.
   __device__ int64_t at(const Forward& f, int row) const {
     return int64_t{begin + row / f.group} * f.heads + kv_head * f.group + row % f.group;
   }
 };
 
-/// The tiles of keys and values of a part, kStages of them in shared memory: where the rows of a tile
-/// are is looked up one tile before its copies start, and those kStages − 1 tiles before its use.
+/// The tiles of keys and values of a part, kStages of them in shared memory: where the rows of a
+/// tile are is looked up one tile before its copies start, and those kStages − 1 tiles before its
+/// use.
 template <int kD, int kStages>
 class KeyTiles {
  public:
@@ -119,14 +125,15 @@ class KeyTiles {
 };
 
 /// 1 / Σ weights, and the log-sum-exp of a row into lse.
-__device__ float finish_row(const Forward& f, const RowState& rows, int half, int64_t at, bool write) {
+__device__ float finish_row(const Forward& f, const RowState& rows, int half, int64_t at,
+                            bool write) {
   const float sum = row_sum(rows.sum[half]);
   if (write && f.lse != nullptr) f.lse[at] = fmaf(rows.top[half], kLn2, logf(sum));
   return 1.0F / sum;
 }
 
 template <int kD, int kM>
-constexpr int kTilesBytes = kWarps * kM * 16 * kRowBytes<kD> + KeyTiles<kD, 2>::kBytes;
+constexpr int kTilesBytes = kWarps* kM * 16 * kRowBytes<kD> + KeyTiles<kD, 2>::kBytes;
 
 template <int kD, int kM>
 __global__ void __launch_bounds__(kThreads, kD > 128 ? 1 : 2) attention_tiles(const Forward f) {
@@ -162,7 +169,8 @@ __global__ void __launch_bounds__(kThreads, kD > 128 ? 1 : 2) attention_tiles(co
       rescale(acc[m], keep);
     }
   };
-  const int whole = (part.position(f, block_begin) + 1) / kKeys;  // tiles that every row sees all of
+  const int whole =
+      (part.position(f, block_begin) + 1) / kKeys;  // tiles that every row sees all of
   int tile = 0;
   for (; tile < whole; ++tile) {
     const uint32_t keys = tiles.wait(tile);
@@ -229,7 +237,9 @@ __global__ void __launch_bounds__(kThreads, kD > 128 ? 1 : 2) attention_tiles(co
 }
 
 template <int kD>
-constexpr int kStagesOf = kD == 64 ? 4 : kD == 128 ? 3 : 2;
+constexpr int kStagesOf = kD == 64    ? 4
+                          : kD == 128 ? 3
+                                      : 2;
 constexpr int kScoreBytes = kKeys / 8 * 32 * 16;  // C fragments of 16 rows
 template <int kD>
 constexpr int kRowsBytes = 16 * kRowBytes<kD> + kScoreBytes + KeyTiles<kD, kStagesOf<kD>>::kBytes;
@@ -291,8 +301,7 @@ __global__ void __launch_bounds__(kThreads) attention_rows(const Forward f) {
       rescale(acc[0], keep);
       uint32_t w[1][kKeys / 16][4];
       pack_weights<kKeys / 8>(w[0], s[0]);
-      const uint32_t values =
-          lane_rows<kD>(keys + tiles.kTileBytes, lane) ^ (warp * kColumns << 4);
+      const uint32_t values = lane_rows<kD>(keys + tiles.kTileBytes, lane) ^ (warp * kColumns << 4);
       if (!whole && any_non_finite<kColumns, kD>(values))
         multiply_visible<1, kColumns, kD>(acc, w, values, position, tile_begin, lane);
       else
@@ -304,15 +313,13 @@ __global__ void __launch_bounds__(kThreads) attention_rows(const Forward f) {
       const int row = begin + half * 8 + lane / 4;
       const bool exists = row < part.rows;
       const int64_t index = exists ? part.at(f, row) : 0;
-      const float inverse =
-          finish_row(f, rows, half, index, exists && warp == 0 && lane % 4 == 0);
+      const float inverse = finish_row(f, rows, half, index, exists && warp == 0 && lane % 4 == 0);
 #pragma unroll
       for (int n = 0; n < kColumns; ++n) {
         const int column = (warp * kColumns + n) * 8 + lane % 4 * 2;
         if (exists && column < f.dim)
-          *reinterpret_cast<uint32_t*>(f.out + index * f.dim + column) =
-              pack_bf16(acc[0][n][half * 2] * inverse + 0.0F,
-                        acc[0][n][half * 2 + 1] * inverse + 0.0F);
+          *reinterpret_cast<uint32_t*>(f.out + index * f.dim + column) = pack_bf16(
+              acc[0][n][half * 2] * inverse + 0.0F, acc[0][n][half * 2 + 1] * inverse + 0.0F);
       }
     }
     copy_async_wait<0>();

@@ -2,51 +2,20 @@
 //   row_statistics   lse and rowsum(dout ∘ out) of each row, side by side in the workspace
 //   backward_keys    dk and dv of 64 keys, summed over the rows that see them
 //   backward_queries dq of a block of rows, summed over their keys
-// The last two compute the probabilities again from lse: seven products instead of five, and in return no
-// sum is shared, so nothing depends on which block comes first. Rows are (token, head of the group),
-// token-major, so that a sum over rows is the sum over a group's heads too. Everything lies so that a
-// product's result is the next one's operand in registers: backward_keys has keys as the rows of its
-// fragments (Sᵀ = K·Qᵀ), backward_queries has queries (S = Q·Kᵀ).
+// The last two compute the probabilities again from lse: seven products instead of five, and in
+// return no sum is shared, so nothing depends on which block comes first. Rows are (token, head of
+// the group), token-major, so that a sum over rows is the sum over a group's heads too. Everything
+// lies so that a product's result is the next one's operand in registers: backward_keys has keys as
+// the rows of its fragments (Sᵀ = K·Qᵀ), backward_queries has queries (S = Q·Kᵀ).
+#include "ops/cuda/attention_gradient.cuh"
 #include "ops/cuda/attention_simt.h"
-#include "ops/cuda/attention_tile.cuh"
 #include "ops/cuda/backend.h"
 #include "ops/cuda/numeric.cuh"
 
 namespace miles::cuda {
 namespace {
 
-struct Backward {
-  const bf16 *q, *k, *v, *out, *dout;
-  const float* lse;
-  const int32_t* query_begin;
-  bf16 *dq, *dk, *dv;
-  float2* statistics;  // [key heads of this launch, rows]: lse in units of log 2, rowsum(dout ∘ out)
-  int64_t rows;        // of a key head, all sequences
-  int sequences, heads, kv_heads, group, dim;
-  int first_head;  // key head of blockIdx.y = 0
-  float scale, scale_log2;
-};
-
-/// One sequence's part of a key head.
-struct Part {
-  int kv_head, begin, tokens, rows;
-  const float2* statistics;  // of its first row
-
-  __device__ Part(const Backward& f, int b)
-      : kv_head(f.first_head + static_cast<int>(blockIdx.y)), begin(f.query_begin[b]) {
-    tokens = f.query_begin[b + 1] - begin;
-    rows = tokens * f.group;
-    statistics = f.statistics + int64_t{blockIdx.y} * f.rows + int64_t{begin} * f.group;
-  }
-  /// Row of q, as one of [N·Hq].
-  __device__ int64_t row_at(const Backward& f, int row) const {
-    return int64_t{begin + row / f.group} * f.heads + kv_head * f.group + row % f.group;
-  }
-  /// First element of a key.
-  __device__ int64_t key_at(const Backward& f, int key) const {
-    return (int64_t{begin + key} * f.kv_heads + kv_head) * f.dim;
-  }
-};
+using namespace attention_gradient;
 
 constexpr int kStatisticsThreads = 256;
 
@@ -70,83 +39,8 @@ __global__ void __launch_bounds__(kStatisticsThreads) row_statistics(const Backw
     f.statistics[int64_t{blockIdx.y} * f.rows + row] = make_float2(f.lse[at] * kLog2E, sum);
 }
 
-/// The weight of a pair and the gradient of its score, in place of the score and of dout · v.
-__device__ inline void differentiate(float& s, float& dp, float scale_log2, float lse, float delta) {
-  s = exp2_fast(fmaf(s, scale_log2, -lse));
-  dp = s * (dp - delta);
-}
-
-/// Tiles of rows of q and dout for backward_keys, two in shared memory; see KeyTiles of the forward.
-template <int kD, int kRows, int kThreads>
-class RowTiles {
- public:
-  static constexpr int kTileBytes = kRows * kRowBytes<kD>;
-  static constexpr int kRing = 4;
-  static constexpr int kBytes = 4 * kTileBytes + 2 * kRows * 8 + 2 * kRing * kRows * 4;
-
-  __device__ RowTiles(const Backward& f, const Part& part, int first, unsigned char* shared)
-      : f_(f),
-        part_(part),
-        first_(first),
-        tiles_(shared_address(shared)),
-        statistics_(reinterpret_cast<float2*>(shared + 4 * kTileBytes)),
-        at_(reinterpret_cast<int32_t*>(statistics_ + 2 * kRows)),
-        token_(at_ + kRing * kRows) {}
-
-  __device__ int count() const { return (part_.rows - first_ + kRows - 1) / kRows; }
-  __device__ void start() {
-    look_ahead(-2);
-    look_ahead(-1);
-    __syncthreads();
-    copy(0);
-  }
-  /// Waits for a tile; everyone must be done with the one before. Returns its q; dout follows.
-  __device__ uint32_t wait(int tile) {
-    copy_async_wait<0>();
-    __syncthreads();
-    copy(tile + 1);
-    return tiles_ + tile % 2 * 2 * kTileBytes;
-  }
-  /// Where the rows of tile + 2 are, while a tile is in work.
-  __device__ void look_ahead(int tile) {
-    if (threadIdx.x >= kRows) return;
-    const int row = first_ + (tile + 2) * kRows + threadIdx.x;
-    const int slot = (tile + 2) % kRing * kRows + threadIdx.x;
-    const bool exists = row < part_.rows;
-    at_[slot] = exists ? static_cast<int32_t>(part_.row_at(f_, row)) : -1;
-    token_[slot] = exists ? row / f_.group : -1;
-  }
-  __device__ const float2* statistics(int tile) const { return statistics_ + tile % 2 * kRows; }
-  __device__ const int32_t* tokens(int tile) const { return token_ + tile % kRing * kRows; }
-
- private:
-  __device__ void copy(int tile) {
-    if (tile < count()) {
-      const int32_t* const at = at_ + tile % kRing * kRows;
-      const bf16* const from[] = {f_.q, f_.dout};
-      load_rows<kRows, kD, kThreads>(tiles_ + tile % 2 * 2 * kTileBytes, from, f_.dim,
-                                     [&](int row) { return int64_t{at[row]} * f_.dim; });
-      if (threadIdx.x < kRows) {
-        const int row = first_ + tile * kRows + threadIdx.x;
-        const bool exists = row < part_.rows;
-        copy_async_8(shared_address(statistics(tile) + threadIdx.x),
-                     part_.statistics + (exists ? row : 0), exists);
-      }
-    }
-    copy_async_commit();
-  }
-
-  const Backward& f_;
-  const Part& part_;
-  int first_;
-  uint32_t tiles_;
-  float2* statistics_;  // [2, kRows]
-  int32_t* at_;         // [kRing, kRows]: rows of q, −1 beyond the last
-  int32_t* token_;      // [kRing, kRows]: of the sequence, −1 beyond the last
-};
-
-/// How backward_keys is cut. A warp has 16 keys and keeps dk and dv of kColumns · 8 of their elements;
-/// of heads too large for that, kParts warps share the same keys.
+/// How backward_keys is cut. A warp has 16 keys and keeps dk and dv of kColumns · 8 of their
+/// elements; of heads too large for that, kParts warps share the same keys.
 template <int kD>
 struct KeyShape {
   static constexpr int kKeys = 64;
@@ -273,11 +167,11 @@ __global__ void __launch_bounds__(QueryShape<kD>::kThreads, kD > 128 ? 1 : 2)
   const auto copy = [&](int tile) {
     if (tile * kKeys < seen) {
       const bf16* const pool[] = {f.k, f.v};
-      load_rows<kKeys, kD, Shape::kThreads>(
-          tiles + tile % 2 * 2 * Shape::kKeyBytes, pool, f.dim, [&](int row) {
-            const int key = tile * kKeys + row;
-            return key < seen ? part.key_at(f, key) : int64_t{-1};
-          });
+      load_rows<kKeys, kD, Shape::kThreads>(tiles + tile % 2 * 2 * Shape::kKeyBytes, pool, f.dim,
+                                            [&](int row) {
+                                              const int key = tile * kKeys + row;
+                                              return key < seen ? part.key_at(f, key) : int64_t{-1};
+                                            });
     }
     copy_async_commit();
   };
@@ -286,7 +180,8 @@ __global__ void __launch_bounds__(QueryShape<kD>::kThreads, kD > 128 ? 1 : 2)
   const int begin = block_begin + warp * kM * 16;  // this warp's first row
   const int first = begin / f.group;
   const int last = begin < part.rows ? (min(begin + kM * 16, part.rows) - 1) / f.group : -1;
-  // Of this warp's rows g; in shared memory, for registers are scarce. The first tile's barrier shows them.
+  // Of this warp's rows g; in shared memory, for registers are scarce. The first tile's barrier
+  // shows them.
   auto* const statistics = reinterpret_cast<float2*>(shared + Shape::kBytes - Shape::kRows * 12);
   auto* const tokens = reinterpret_cast<int32_t*>(statistics + Shape::kRows);
   for (int i = threadIdx.x; i < Shape::kRows; i += Shape::kThreads) {
@@ -392,12 +287,13 @@ void attention_backward(Exec& exec, const AttentionBackwardArgs& args) {
       .scale_log2 = args.scale * kLog2E,
   };
   // As many key heads at a time as the workspace has room for.
-  const auto room = static_cast<int64_t>(exec.workspace.size()) /
-                    (f.rows * static_cast<int64_t>(sizeof(float2)));
+  const auto room =
+      static_cast<int64_t>(exec.workspace.size()) / (f.rows * static_cast<int64_t>(sizeof(float2)));
   if (room == 0)
-    fail(ErrorCode::device, "attention_backward: {} tokens of {} heads a group need {} bytes of "
-         "workspace, and there are {}: lower --max-tokens-per-gpu", tokens, f.group,
-         f.rows * static_cast<int64_t>(sizeof(float2)), exec.workspace.size());
+    fail(ErrorCode::device,
+         "attention_backward: {} tokens of {} heads a group need {} bytes of "
+         "workspace, and there are {}: lower --max-tokens-per-gpu",
+         tokens, f.group, f.rows * static_cast<int64_t>(sizeof(float2)), exec.workspace.size());
   const int at_once = static_cast<int>(room < kv_heads ? room : kv_heads);
   for (; f.first_head < kv_heads; f.first_head += at_once) {
     const int count = kv_heads - f.first_head < at_once ? kv_heads - f.first_head : at_once;

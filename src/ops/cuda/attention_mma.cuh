@@ -1,6 +1,6 @@
-// The instructions of sm_80 that attention is made of: asynchronous copies into shared memory, matrix
-// loads from it, and m16n8k16 products of bf16 into f32.
-// Fragments, lane = 4·g + c (PTX ISA, "Matrix fragments for mma.m16n8k16"):
+// The instructions of sm_80 that attention is made of: asynchronous copies into shared memory,
+// matrix loads from it, and m16n8k16 products of bf16 into f32. Fragments, lane = 4·g + c (PTX ISA,
+// "Matrix fragments for mma.m16n8k16"):
 //   A (16×16): a0 = row g, columns 2c, 2c+1; a1 = row g+8; a2, a3 = the same rows, columns + 8
 //   B (16×8):  b0 = rows 2c, 2c+1 of column g; b1 = rows + 8
 //   C (16×8):  c0, c1 = row g, columns 2c, 2c+1; c2, c3 = row g+8

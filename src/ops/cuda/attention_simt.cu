@@ -1,8 +1,8 @@
-// A warp for each row of the result. Lanes share the keys of a tile (or the queries that see a key) for
-// the dot products, and the elements of a head for the weighted sums; every sum is in one order.
-#include "ops/cuda/attention_simt.h"
-
+// A warp for each row of the result. Lanes share the keys of a tile (or the queries that see a key)
+// for the dot products, and the elements of a head for the weighted sums; every sum is in one
+// order.
 #include "ops/cuda/attention_mma.cuh"
+#include "ops/cuda/attention_simt.h"
 #include "ops/cuda/numeric.cuh"
 
 namespace miles::cuda {
@@ -87,7 +87,8 @@ __global__ void __launch_bounds__(kThreads) simt_forward(const SimtForward<T> f)
     const int64_t slot =
         f.pages == nullptr
             ? int64_t{f.kv_begin[b]} + key
-            : int64_t{f.pages[int64_t{b} * f.pages_per_sequence + key / f.page_size]} * f.page_size +
+            : int64_t{f.pages[int64_t{b} * f.pages_per_sequence + key / f.page_size]} *
+                      f.page_size +
                   key % f.page_size;
     return (slot * e.kv_heads + kv_head) * e.dim;
   };

@@ -1,5 +1,5 @@
-// Attention without tensor cores: f32, and head sizes that they do not take. Plain and slow; the same
-// contract, and the same tiles of keys.
+// Attention without tensor cores: f32, and head sizes that they do not take. Plain and slow; the
+// same contract, and the same tiles of keys.
 #pragma once
 
 #include "ops/attention.h"

@@ -1,5 +1,5 @@
-// One step of the online softmax, and the weighted sum of values that goes with it: what prefill and
-// decode share, so that a row's bits are the same in both.
+// One step of the online softmax, and the weighted sum of values that goes with it: what prefill
+// and decode share, so that a row's bits are the same in both.
 #pragma once
 
 #include "ops/attention.h"
@@ -12,10 +12,11 @@ inline constexpr int kKeys = kAttentionTile;
 /// The running softmax of 16 rows, as their C fragments lie: this lane has rows g and g + 8.
 struct RowState {
   float top[2] = {-infinity(), -infinity()};  // largest score so far, in units of log 2
-  float sum[2] = {0, 0};                    // Σ 2^(score − top) over this lane's columns
+  float sum[2] = {0, 0};                      // Σ 2^(score − top) over this lane's columns
 };
 
-/// Scores of keys that a row may not see become −∞: position[] is of rows g and g + 8, −1 for no row.
+/// Scores of keys that a row may not see become −∞: position[] is of rows g and g + 8, −1 for no
+/// row.
 __device__ inline void hide_later_keys(float (&s)[kKeys / 8][4], const int (&position)[2],
                                        int tile_begin, int lane) {
   const int column = tile_begin + (lane & 3) * 2;
@@ -26,9 +27,9 @@ __device__ inline void hide_later_keys(float (&s)[kKeys / 8][4], const int (&pos
       if (column + n * 8 + i % 2 > position[i / 2]) s[n][i] = -infinity();
 }
 
-/// Scores become weights; keep[] is what the new maximum leaves of the sums so far. A tile without a
-/// visible key changes nothing: the maximum stays, keep is 2^0 = 1, every weight is 2^−∞ = 0.
-/// A lane's sum takes its columns ascending, whichever warp and row of the tile it is.
+/// Scores become weights; keep[] is what the new maximum leaves of the sums so far. A tile without
+/// a visible key changes nothing: the maximum stays, keep is 2^0 = 1, every weight is 2^−∞ = 0. A
+/// lane's sum takes its columns ascending, whichever warp and row of the tile it is.
 __device__ inline void softmax_step(float (&s)[kKeys / 8][4], RowState& rows, float (&keep)[2],
                                     float scale_log2) {
 #pragma unroll
@@ -83,9 +84,9 @@ __device__ inline bool any_non_finite(uint32_t values) {
   return __any_sync(kAllLanes, found);
 }
 
-/// multiply_weights row by row, with the values of keys that the row may not see put to zero: a weight
-/// of 0 times NaN would be NaN. Rare, hence slow; the bits are those of multiply_weights when all is
-/// finite, for a product with 0 adds nothing either way.
+/// multiply_weights row by row, with the values of keys that the row may not see put to zero: a
+/// weight of 0 times NaN would be NaN. Rare, hence slow; the bits are those of multiply_weights
+/// when all is finite, for a product with 0 adds nothing either way.
 template <int kM, int kN, int kD>
 __device__ inline void multiply_visible(float (&acc)[kM][kN][4],
                                         const uint32_t (&w)[kM][kKeys / 16][4], uint32_t values,

@@ -49,7 +49,8 @@ __device__ inline uint32_t lane_columns(uint32_t tile, int lane) {
 }
 
 /// c += A · Bᵀ for kM·16 rows of A and kN·8 rows of B, summed over kD: `a` from lane_rows, `b` from
-/// lane_columns. An element of c depends on its two rows alone, sixteen products at a time, ascending.
+/// lane_columns. An element of c depends on its two rows alone, sixteen products at a time,
+/// ascending.
 template <int kM, int kN, int kD>
 __device__ inline void multiply_rows(float (&c)[kM][kN][4], uint32_t a, uint32_t b) {
 #pragma unroll
@@ -70,8 +71,8 @@ __device__ inline void multiply_rows(float (&c)[kM][kN][4], uint32_t a, uint32_t
   }
 }
 
-/// c += W · T for weights W of kM·16 rows and kK·16 columns in registers, and kK·16 rows of a tile T, of
-/// which kN·8 columns are taken: `t` from lane_rows. Sixteen products at a time, ascending.
+/// c += W · T for weights W of kM·16 rows and kK·16 columns in registers, and kK·16 rows of a tile
+/// T, of which kN·8 columns are taken: `t` from lane_rows. Sixteen products at a time, ascending.
 template <int kM, int kN, int kK, int kD>
 __device__ inline void multiply_weights(float (&c)[kM][kN][4], const uint32_t (&w)[kM][kK][4],
                                         uint32_t t) {
@@ -100,8 +101,8 @@ __device__ inline void pack_weights(uint32_t (&w)[kN / 2][4], const float (&c)[k
 }
 
 /// A block of one sequence's rows, and how the grid is cut into them without knowing the lengths:
-/// sequence b owns the blocks from ⌊rows before it / kBlock⌋ + b on. That is never too few (⌊x + n⌋ ≥
-/// ⌊x⌋ + ⌊n⌋, plus one), and ⌊all rows / kBlock⌋ + sequences is how many there are in all.
+/// sequence b owns the blocks from ⌊rows before it / kBlock⌋ + b on. That is never too few (⌊x + n⌋
+/// ≥ ⌊x⌋ + ⌊n⌋, plus one), and ⌊all rows / kBlock⌋ + sequences is how many there are in all.
 struct RowBlock {
   int sequence, block;
 };
