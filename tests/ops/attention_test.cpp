@@ -200,8 +200,8 @@ TYPED_TEST(Attention, MatchesTheDefinitionForEveryHeadSizeAndGroup) {
     this->make(e);
     const auto got = this->run_packed();
     const auto want = reference(e, doubles(this->q_), doubles(this->k_), doubles(this->v_));
-    // The GPU's tensor cores take weights that are rounded to T, each by half a unit.
-    const double weight = on_cuda() && sizeof(TypeParam) == 2 ? kUnit<TypeParam> / 2 : 0;
+    // The GPU's tensor cores take weights that are rounded to T.
+    const double weight = on_cuda() && sizeof(TypeParam) == 2 ? kUnit<TypeParam> : 0;
     for (size_t i = 0; i < want.out.size(); ++i)
       ASSERT_NEAR(static_cast<double>(to_float(got.out[i])), want.out[i],
                   kUnit<TypeParam> * std::abs(want.out[i]) + weight * want.spread[i] + 1e-5)
