@@ -10,10 +10,11 @@ namespace {
 constexpr int kResidualWindow =
     4;  // input and output in use, one on its way in, one on its way out
 
-/// Rows of logits at a time: 64 MiB of them, unless told.
+/// Rows of logits at a time: 256 MiB of them, unless told. Each run of rows reads and writes the
+/// gradient of the whole head.
 int64_t choose_head_rows(const ActorOptions& options, const ModelConfig& config) {
   if (options.log_probs_chunk_size > 0) return options.log_probs_chunk_size;
-  const int64_t rows = (int64_t{64} << 20) / (config.vocab_size * size_of(DType::f32));
+  const int64_t rows = (int64_t{256} << 20) / (config.vocab_size * size_of(DType::f32));
   return std::clamp<int64_t>(rows, 16, 1024);
 }
 
