@@ -94,15 +94,6 @@ struct Halves {
   BFloat16 *high, *low;  // [16 or more, kKeys]
 };
 
-/// x = high + low, as bf16 bits.
-struct SplitVec {
-  VecU high, low;
-};
-MILES_INLINE SplitVec split_in_two(Vec x) {
-  const VecU high = bf16_bits(x);
-  return {high, bf16_bits(x - bits_as<Vec>(high << 16))};
-}
-
 /// to[r, j] = from[j, r].
 MILES_INLINE void split_transposed(const float* from, Halves to) {
   for (int half = 0; half < kKeys; half += kUnitDepth) {

@@ -11,6 +11,15 @@ namespace miles::MILES_ISA {
 constexpr int kUnitRows = 16;              // of a tile; also its columns of f32
 constexpr int kUnitDepth = 2 * kUnitRows;  // bf16 values in a row
 
+/// x = high + low, as bf16 bits.
+struct SplitVec {
+  VecU high, low;
+};
+MILES_INLINE SplitVec split_in_two(Vec x) {
+  const VecU high = bf16_bits(x);
+  return {high, bf16_bits(x - bits_as<Vec>(high << 16))};
+}
+
 /// multiply<C, A, B>: C[i, j] += Σ_k A[i, 2k]·B[k, 2j] + A[i, 2k+1]·B[k, 2j+1], k ascending: A is
 /// rows of bf16 as they lie, B has pairs of consecutive k side by side. Strides are bytes.
 /// Own assembly, because the compiler's intrinsics take no computed tile and know of no memory.
