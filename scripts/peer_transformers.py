@@ -69,7 +69,9 @@ def make_model(arguments: argparse.Namespace) -> torch.nn.Module:
         attn_implementation=arguments.attention,
     )
     if arguments.gradient_checkpointing:
-        model.activation_checkpointing_enable()
+        # The newer name, then the older.
+        enable = getattr(model, "activation_checkpointing_enable", None)
+        (enable or model.gradient_checkpointing_enable)()
     return model
 
 
