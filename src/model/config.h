@@ -32,7 +32,7 @@ struct ModelConfig {
   int64_t max_position_embeddings = 0;      // longest context, tokens
   double rms_norm_eps = 1e-6;               // added to the mean square
   double rope_theta = 10000;                // rotary base
-  std::optional<RopeScaling> rope_scaling;  // only Llama 3 has it
+  std::optional<RopeScaling> rope_scaling = {};  // only Llama 3 has it
   bool qk_norm = false;                // RMSNorm on each query and key head before the rotation
   bool tie_word_embeddings = false;    // the head is the embedding
   DType dtype = DType::f32;            // f32 or bf16: how weights and activations are kept

@@ -98,7 +98,9 @@ TEST(ParamLayout, FusedMatricesAreAdjacentAndTheRestIsAligned) {
     const bool follows = one.name.find("k_proj") != std::string::npos ||
                          one.name.find("v_proj") != std::string::npos ||
                          one.name.find("up_proj") != std::string::npos;
-    if (!follows) EXPECT_EQ(one.offset % ParamLayout::kAlignment, 0) << one.name;
+    if (!follows) {
+      EXPECT_EQ(one.offset % ParamLayout::kAlignment, 0) << one.name;
+    }
   }
 }
 

@@ -224,7 +224,9 @@ TEST(RandomWeights, NormsAreOneAndPaddingIsZero) {
       EXPECT_EQ(x, 1) << param.name;
   }
   for (size_t i = 0; i < owned.size(); ++i)
-    if (!owned[i]) EXPECT_EQ(std::bit_cast<uint32_t>(model.values[i]), 0U) << i;
+    if (!owned[i]) {
+      EXPECT_EQ(std::bit_cast<uint32_t>(model.values[i]), 0U) << i;
+    }
 }
 
 TEST(RandomWeights, DependOnSeedParameterAndElementAlone) {
