@@ -59,14 +59,20 @@ class OpBench {
   std::byte* workspace_;
 };
 
-/// Runs `body` with so many OpenMP threads, whatever the machine has. Under ThreadSanitizer always
-/// one: it does not see how OpenMP's own library synchronises.
-inline void with_threads(int threads, const std::function<void()>& body) {
+/// So many OpenMP threads, whatever the machine has. Under ThreadSanitizer always one: it does not
+/// see how OpenMP's own library synchronises.
+constexpr int openmp_threads([[maybe_unused]] int wanted) {
 #if defined(__SANITIZE_THREAD__)
-  threads = 1;
+  return 1;
+#else
+  return wanted;
 #endif
+}
+
+/// Runs `body` with openmp_threads(threads).
+inline void with_threads(int threads, const std::function<void()>& body) {
   const int before = omp_get_max_threads();
-  omp_set_num_threads(threads);
+  omp_set_num_threads(openmp_threads(threads));
   body();
   omp_set_num_threads(before);
 }
