@@ -131,7 +131,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--seq-len", type=int, default=256)
     parser.add_argument("--prompt-len", type=int, default=64)
     parser.add_argument("--new-tokens", type=int, default=64)
-    parser.add_argument("--repeats", type=int, default=2, help="timed runs of a phase in a round")
+    parser.add_argument("--repeats", type=int, default=1, help="timed runs of a phase in a round")
     parser.add_argument("--rounds", type=int, default=2, help="turns of each program")
     parser.add_argument("--no-peer", action="store_true", help="step_bench alone")
     parser.add_argument("--assert-ratio", type=float, help="a step over its bare products, at most")

@@ -1,4 +1,4 @@
-"""The benchmark's peer: PyTorch and transformers training and generating on the CPU.
+"""The benchmark's peer: PyTorch and transformers training and generating, on the CPU or a GPU.
 
 Makes a random Qwen3-shaped model and measures, after a warm-up,
   train     forward, backward and AdamW over `batch` sequences of `seq-len` tokens;
@@ -8,6 +8,8 @@ Prints one line of JSON with tokens per second (the median over `--repeats`).
 
     python scripts/peer_transformers.py --model qwen3-0.6b --threads 2
     python scripts/peer_transformers.py --model tiny --hidden 128 --layers 4 --dtype float32
+    python scripts/peer_transformers.py --device cuda --phases train --batch 8 --micro-batch 2 \
+        --seq-len 4096 --gradient-checkpointing --optimizer plain
 """
 
 import argparse
@@ -28,6 +30,15 @@ MODELS = {
         "vocab_size": 151936,
         "hidden_size": 1024,
         "intermediate_size": 3072,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+    },
+    "qwen3-1.7b": {
+        "vocab_size": 151936,
+        "hidden_size": 2048,
+        "intermediate_size": 6144,
         "num_hidden_layers": 28,
         "num_attention_heads": 16,
         "num_key_value_heads": 8,
@@ -69,7 +80,9 @@ def make_model(arguments: argparse.Namespace) -> torch.nn.Module:
         attn_implementation=arguments.attention,
     )
     if arguments.gradient_checkpointing:
-        model.activation_checkpointing_enable()
+        # The newer name, then the older.
+        enable = getattr(model, "activation_checkpointing_enable", None)
+        (enable or model.gradient_checkpointing_enable)()
     return model
 
 
@@ -93,10 +106,11 @@ class MasterAdamW:
 
 
 class PlainAdamW:
-    """AdamW on the weights themselves; its moments have their type."""
+    """AdamW on the weights themselves; its moments have their type. One fused kernel on a GPU."""
 
     def __init__(self, model: torch.nn.Module) -> None:
-        self.optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6)
+        fused = model.device.type == "cuda"
+        self.optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, fused=fused)
 
     def step(self) -> None:
         self.optimizer.step()
@@ -110,18 +124,24 @@ def median_seconds(work: Callable[[], None], warm_ups: int, repeats: int) -> flo
     for _ in range(repeats):
         start = time.perf_counter()
         work()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
         seconds.append(time.perf_counter() - start)
     return statistics.median(seconds)
 
 
 def measure_train(model: torch.nn.Module, arguments: argparse.Namespace) -> dict[str, float]:
-    ids = torch.randint(model.config.vocab_size, (arguments.batch, arguments.seq_len))
+    shape = (arguments.batch, arguments.seq_len)
+    ids = torch.randint(model.config.vocab_size, shape, device=model.device)
+    parts = ids.split(arguments.micro_batch or arguments.batch)
     master = arguments.optimizer == "master" and model.dtype != torch.float32
     optimizer = MasterAdamW(model) if master else PlainAdamW(model)
     model.train()
 
     def step() -> None:
-        model(input_ids=ids, labels=ids, use_cache=False).loss.backward()
+        for part in parts:
+            loss = model(input_ids=part, labels=part, use_cache=False).loss
+            (loss * len(part) / len(ids)).backward()
         optimizer.step()
 
     seconds = median_seconds(step, arguments.warm_ups, arguments.repeats)
@@ -130,7 +150,7 @@ def measure_train(model: torch.nn.Module, arguments: argparse.Namespace) -> dict
 
 def measure_generate(model: torch.nn.Module, arguments: argparse.Namespace) -> dict[str, float]:
     shape = (arguments.batch, arguments.prompt_len)
-    ids = torch.randint(model.config.vocab_size, shape)
+    ids = torch.randint(model.config.vocab_size, shape, device=model.device)
     mask = torch.ones_like(ids)
     model.eval()
     model.generation_config.eos_token_id = None
@@ -180,6 +200,8 @@ def parse_arguments() -> argparse.Namespace:
         help="master: float32 weights and moments beside bfloat16 weights; plain: all as --dtype",
     )
     parser.add_argument("--gradient-checkpointing", action="store_true", help="recompute blocks")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--micro-batch", type=positive, help="sequences a backward; default: all")
     parser.add_argument("--phases", choices=["both", "train", "generate"], default="both")
     parser.add_argument("--batch", type=positive, default=4, help="sequences, in both phases")
     parser.add_argument("--seq-len", type=positive, default=256, help="tokens a trained sequence")
@@ -199,7 +221,7 @@ def main() -> None:
     arguments = parse_arguments()
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(arguments.seed)
-    model = make_model(arguments)
+    model = make_model(arguments).to(arguments.device)
     result = {
         "peer": "transformers",
         "torch": torch.__version__,

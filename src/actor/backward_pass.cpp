@@ -24,8 +24,13 @@ class Backward {
 
   BackwardResult run() {
     const int layers = static_cast<int>(pass_.layout.layers());
-    zero(pass_.buffers.embed_accumulator(), pass_.layout.embed().elements);
-    zero(pass_.buffers.head_accumulator(), pass_.layout.head().elements);
+    std::byte* const embed = pass_.buffers.embed_accumulator();
+    std::byte* const head = pass_.buffers.head_accumulator();
+    zero_around_matrices(pass_.layout.head(), head);
+    if (pass_.config.tie_word_embeddings)
+      zero_around_matrices(pass_.layout.embed(), embed);
+    else
+      stream().fill_zero(embed, pass_.layout.embed().elements * size_of(DType::f32));
     backward_heads();
     emit(layers, pass_.buffers.head_accumulator());
     for (int l = layers - 1; l >= 0; --l) backward_layers(l);
@@ -43,8 +48,19 @@ class Backward {
   };
 
   Stream& stream() const { return pass_.exec.stream; }
-  void zero(std::byte* sums, int64_t elements) {
-    stream().fill_zero(sums, elements * size_of(DType::f32));
+  /// Zeroes what is no matrix: norms, which accumulate, and padding. A matrix's first product
+  /// replaces what the accumulator held, which saves zeroing and reading it.
+  void zero_around_matrices(const Group& group, std::byte* sums) {
+    const auto& params = pass_.layout.params();
+    for (int64_t i = 0; i < group.param_count; ++i) {
+      const ParamSpec& param = params[static_cast<size_t>(group.first_param + i)];
+      const int64_t end = i + 1 < group.param_count
+                              ? params[static_cast<size_t>(group.first_param + i + 1)].offset
+                              : group.offset + group.elements;
+      const int64_t begin = param.offset + (param.shape.rank() == 2 ? param.elements() : 0);
+      stream().fill_zero(sums + (begin - group.offset) * size_of(DType::f32),
+                         (end - begin) * size_of(DType::f32));
+    }
   }
   Tensor view(const BlockStore::Lease& lease, int m) const {
     const int64_t tokens = pass_.micro_batches[static_cast<size_t>(m)].batch.tokens();
@@ -73,6 +89,8 @@ class Backward {
       });
       stream().copy(x.data(), dx.data(), dx.bytes());
     }
+    if (head_product_ == Accumulate::no)  // no row had a token to learn from
+      stream().fill_zero(sums.lm_head.data(), sums.lm_head.bytes());
   }
 
   /// Reads log-probs and entropies, works out each token's loss, sends the derivatives back.
@@ -123,8 +141,11 @@ class Backward {
                                    .d_log_prob = head.d_log_prob.rows(0, n),
                                    .d_entropy = head.d_entropy.rows(0, n),
                                    .dlogits = dlogits});
-    linear_backward_weight(pass_.exec,
-                           {.dy = dlogits, .x = head.normed.rows(0, n), .dw = sums.lm_head});
+    linear_backward_weight(pass_.exec, {.dy = dlogits,
+                                        .x = head.normed.rows(0, n),
+                                        .dw = sums.lm_head,
+                                        .accumulate = head_product_});
+    head_product_ = Accumulate::yes;
     linear_backward_input(pass_.exec, {.dy = dlogits, .w = weights.lm_head, .dx = d_normed});
     stream().fill_zero(d_rows.data(), d_rows.bytes());
     rms_norm_backward(pass_.exec, {.dy = d_normed,
@@ -137,7 +158,7 @@ class Backward {
   }
 
   void backward_layers(int l) {
-    zero(pass_.buffers.layer_accumulator(), pass_.layout.layer(l).elements);
+    zero_around_matrices(pass_.layout.layer(l), pass_.buffers.layer_accumulator());
     {
       const auto lease = pass_.weights.layers.acquire(l, Access::read, stream());
       pass_.weights.layers.prefetch(l - 1);
@@ -163,7 +184,8 @@ class Backward {
                                     .buffers = pass_.buffers.layer_gradients(),
                                     .gradients = gradients,
                                     .x_in = x,
-                                    .dx = dx});
+                                    .dx = dx,
+                                    .matrices = m == 0 ? Accumulate::no : Accumulate::yes});
         stream().copy(x.data(), dx.data(), dx.bytes());
       }
     }
@@ -212,6 +234,7 @@ class Backward {
   std::vector<float> weights_;  // [samples] of one counting token
   HostRows host_;
   LossReport report_;
+  Accumulate head_product_ = Accumulate::no;  // of the next one: the first replaces
 };
 
 }  // namespace

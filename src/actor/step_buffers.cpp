@@ -10,13 +10,13 @@ namespace {
 constexpr int kResidualWindow =
     4;  // input and output in use, one on its way in, one on its way out
 
-/// Rows of logits at a time: 64 MiB of them, unless told.
-/// (A GPU needs more of them to be busy: 512 MiB.)
+/// Rows of logits at a time: 256 MiB of them on the CPU, 1 GiB on a GPU, which needs more of them
+/// to be busy, unless told. Each run of rows reads and writes the gradient of the whole head.
 int64_t choose_head_rows(const ActorOptions& options, const ModelConfig& config, DeviceKind kind) {
   if (options.log_probs_chunk_size > 0) return options.log_probs_chunk_size;
-  const int64_t bytes = int64_t{kind == DeviceKind::cuda ? 512 : 64} << 20;
+  const int64_t bytes = int64_t{kind == DeviceKind::cuda ? 1024 : 256} << 20;
   const int64_t rows = bytes / (config.vocab_size * size_of(DType::f32));
-  return std::clamp<int64_t>(rows, 16, 1024);
+  return std::clamp<int64_t>(rows, 16, kind == DeviceKind::cuda ? 4096 : 1024);
 }
 
 HeadBuffers make_head_buffers(const ModelConfig& config, int64_t rows, Arena& arena) {

@@ -40,12 +40,15 @@ void backward_mlp(Exec& exec, const LayerBackwardArgs& args, Tensor x_middle) {
   const Tensor gate_up = context.buffers.gate_up.rows(0, n);
   const Tensor d_normed = args.buffers.normed.rows(0, n);
 
-  linear_backward_weight(exec, {.dy = args.dx, .x = activated, .dw = args.gradients.down});
-  linear_backward_input(exec, {.dy = args.dx, .w = context.weights.down, .dx = d_activated});
-  swiglu_backward(exec, {.dy = d_activated, .gate_up = gate_up, .dgate_up = gate_up});
   linear_backward_weight(
       exec,
-      {.dy = gate_up, .x = context.buffers.post_normed.rows(0, n), .dw = args.gradients.gate_up});
+      {.dy = args.dx, .x = activated, .dw = args.gradients.down, .accumulate = args.matrices});
+  linear_backward_input(exec, {.dy = args.dx, .w = context.weights.down, .dx = d_activated});
+  swiglu_backward(exec, {.dy = d_activated, .gate_up = gate_up, .dgate_up = gate_up});
+  linear_backward_weight(exec, {.dy = gate_up,
+                                .x = context.buffers.post_normed.rows(0, n),
+                                .dw = args.gradients.gate_up,
+                                .accumulate = args.matrices});
   linear_backward_input(exec, {.dy = gate_up, .w = context.weights.gate_up, .dx = d_normed});
   rms_norm_backward(exec, {.dy = d_normed,
                            .x = x_middle,
@@ -68,8 +71,10 @@ void backward_attention(Exec& exec, const LayerBackwardArgs& args) {
   const Tensor d_qkv = buffers.qkv.rows(0, n);
   const Tensor d_normed = buffers.normed.rows(0, n);
 
-  linear_backward_weight(
-      exec, {.dy = args.dx, .x = attended.reshape({n, config.q_size()}), .dw = args.gradients.o});
+  linear_backward_weight(exec, {.dy = args.dx,
+                                .x = attended.reshape({n, config.q_size()}),
+                                .dw = args.gradients.o,
+                                .accumulate = args.matrices});
   linear_backward_input(
       exec,
       {.dy = args.dx, .w = context.weights.o, .dx = d_attended.reshape({n, config.q_size()})});
@@ -96,8 +101,10 @@ void backward_attention(Exec& exec, const LayerBackwardArgs& args) {
                             .dq_norm = args.gradients.q_norm,
                             .dk_norm = args.gradients.k_norm,
                             .eps = static_cast<float>(config.rms_norm_eps)});
-  linear_backward_weight(exec,
-                         {.dy = d_qkv, .x = forward.normed.rows(0, n), .dw = args.gradients.qkv});
+  linear_backward_weight(exec, {.dy = d_qkv,
+                                .x = forward.normed.rows(0, n),
+                                .dw = args.gradients.qkv,
+                                .accumulate = args.matrices});
   linear_backward_input(exec, {.dy = d_qkv, .w = context.weights.qkv, .dx = d_normed});
   rms_norm_backward(exec, {.dy = d_normed,
                            .x = args.x_in,

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "model/layer.h"
+#include "ops/gemm.h"
 
 namespace miles {
 
@@ -29,9 +30,10 @@ struct LayerBackwardArgs {
   const LayerWeights& gradients;        // f32 views, accumulated
   Tensor x_in;                          // [N, H] T: what the forward was given; not changed
   Tensor dx;  // [N, H] T: gradient of the block's output; becomes the input's
+  Accumulate matrices = Accumulate::yes;  // no: what matrices' gradients hold is replaced
 };
 
-/// dx ← ∂L/∂x_in and gradients += ∂L/∂weights. Deterministic.
+/// dx ← ∂L/∂x_in and gradients += ∂L/∂weights (matrices' may be replaced). Deterministic.
 void backward_layer(Exec& exec, const LayerBackwardArgs& args);
 
 }  // namespace miles

@@ -32,11 +32,12 @@ struct LinearBackwardInputArgs {
 };
 void linear_backward_input(Exec& exec, const LinearBackwardInputArgs& args);
 
-/// dw += dyᵀ · x. Deterministic in the same sense.
+/// dw += dyᵀ · x, or dw = dyᵀ · x. Deterministic in the same sense.
 struct LinearBackwardWeightArgs {
   Tensor dy;  // [M, N] T: f32 or bf16
   Tensor x;   // [M, K] T
-  Tensor dw;  // [N, K] f32, accumulated
+  Tensor dw;  // [N, K] f32
+  Accumulate accumulate = Accumulate::yes;
 };
 void linear_backward_weight(Exec& exec, const LinearBackwardWeightArgs& args);
 

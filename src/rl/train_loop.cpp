@@ -222,8 +222,9 @@ class TrainLoop {
       return entry == times_.end() ? 0.0 : entry->second;
     };
     metrics.set("perf/rollout_time", took("rollout.generate"));
-    metrics.set("perf/tokens_per_gpu_per_sec",
-                static_cast<double>(drawn) / took("rollout.generate"));
+    if (config_.algorithm.loss.type != LossType::sft_loss)  // which draws nothing
+      metrics.set("perf/tokens_per_gpu_per_sec",
+                  static_cast<double>(drawn) / took("rollout.generate"));
     metrics.set("perf/train_time", took("actor.train"));
     metrics.set("perf/wake_up_time", took("actor.onload"));
     metrics.set("perf/sleep_time", took("actor.offload") + took("actor.clear_memory"));
@@ -236,12 +237,16 @@ class TrainLoop {
 
   void report_line(const Metrics& metrics) const {
     const auto show = [&](const char* name) { return metrics.find(name).value_or(std::nan("")); };
-    log::info(
-        "rollout {}/{}  reward {:.3f}  loss {:.4f}  len {:.1f}  {:.0f} tok/s  step {}  device peak "
-        "{}",
-        rollout_id_ + 1, setup_.num_rollout, show("rollout/raw_reward"), show("train/loss"),
-        show("rollout/response_len/mean"), show("perf/tokens_per_gpu_per_sec"),
-        format_seconds(show("perf/step_time")), format_bytes(ledger_.usage(Place::device).peak));
+    // Supervised learning draws nothing and scores nothing.
+    const bool supervised = config_.algorithm.loss.type == LossType::sft_loss;
+    const std::string reward =
+        supervised ? "" : fmt::format("  reward {:.3f}", show("rollout/raw_reward"));
+    const std::string speed =
+        supervised ? "" : fmt::format("  {:.0f} tok/s", show("perf/tokens_per_gpu_per_sec"));
+    log::info("rollout {}/{}{}  loss {:.4f}  len {:.1f}{}  step {}  device peak {}",
+              rollout_id_ + 1, setup_.num_rollout, reward, show("train/loss"),
+              show("rollout/response_len/mean"), speed, format_seconds(show("perf/step_time")),
+              format_bytes(ledger_.usage(Place::device).peak));
   }
 
   void on_event(const HandoffEvent& event) {

@@ -2,6 +2,7 @@
 // after every update of the weights.
 #include <gtest/gtest.h>
 
+#include "ops/cpu/gemm.h"
 #include "tests/colocate/colocate_rig.h"
 
 namespace miles {
@@ -17,6 +18,13 @@ struct Case {
   std::string name;
   DType dtype;
   EngineOptions engine;
+  bool amx = false;  // attention as on AMX, whatever the machine has
+
+  ModelConfig config() const {
+    ModelConfig config = deep_config(dtype);
+    if (amx) config.head_dim = 32;
+    return config;
+  }
 };
 
 EngineOptions with(int64_t total, int64_t page, int64_t running, int64_t chunk) {
@@ -30,18 +38,22 @@ EngineOptions with(int64_t total, int64_t page, int64_t running, int64_t chunk) 
 
 std::vector<Case> cases() {
   std::vector<Case> all;
-  for (const DType dtype : {DType::f32, DType::bf16}) {
-    const std::string type = dtype == DType::f32 ? "f32_" : "bf16_";
-    all.push_back({type + "roomy", dtype, with(4096, 16, 32, 512)});
-    all.push_back({type + "chunked", dtype, with(4096, 16, 32, 7)});
-    all.push_back({type + "preempted", dtype, with(150, 4, 8, 32)});
-    all.push_back({type + "one_by_one", dtype, with(512, 1, 1, 1)});
+  for (const std::string type : {"f32_", "bf16_", "amx_"}) {
+    const DType dtype = type == "f32_" ? DType::f32 : DType::bf16;
+    const bool amx = type == "amx_";
+    all.push_back({type + "roomy", dtype, with(4096, 16, 32, 512), amx});
+    all.push_back({type + "chunked", dtype, with(4096, 16, 32, 7), amx});
+    all.push_back({type + "preempted", dtype, with(150, 4, 8, 32), amx});
+    all.push_back({type + "one_by_one", dtype, with(512, 1, 1, 1), amx});
   }
   return all;
 }
 
 class OnPolicy : public testing::TestWithParam<Case> {
  protected:
+  OnPolicy() { set_emulate_amx(GetParam().amx); }
+  ~OnPolicy() override { set_emulate_amx(false); }
+
   /// Prompts of 1 to 85 tokens, across a tile of keys; two groups share theirs.
   static std::vector<GenerateRequest> requests() {
     std::vector<GenerateRequest> all;
@@ -68,7 +80,7 @@ TEST_P(OnPolicy, TheTrainerScoresWhatTheEngineDrewToTheBit) {
   options.max_tokens_per_step = 1600;
   options.max_sequence_length = 120;
   ColocateRig rig(
-      {.config = deep_config(GetParam().dtype),
+      {.config = GetParam().config(),
        .actor = options,
        .engine = GetParam().engine,
        .handoff = {

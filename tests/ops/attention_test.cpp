@@ -2,6 +2,7 @@
 
 #include <numeric>
 
+#include "ops/cpu/gemm.h"
 #include "tests/ops/op_test.h"
 
 namespace miles::test {
@@ -64,9 +65,24 @@ struct Result {
   Values<float> lse;
 };
 
+/// A storage type, and where heads of it are multiplied.
 template <class T>
+struct Vectors {
+  using Storage = T;
+  static constexpr bool kEmulatesAmx = false;
+};
+/// What AMX computes, on any machine: heads of a multiple of 32 elements.
+struct Amx : Vectors<BFloat16> {
+  static constexpr bool kEmulatesAmx = true;
+};
+
+template <class Case>
 class Attention : public ::testing::Test {
  protected:
+  using T = typename Case::Storage;
+  Attention() { set_emulate_amx(Case::kEmulatesAmx); }
+  ~Attention() override { set_emulate_amx(false); }
+
   void make(const Extents& e) {
     e_ = e;
     q_ = normals<T>(e.tokens() * e.heads * e.dim, 1, 1.5F);
@@ -184,7 +200,8 @@ class Attention : public ::testing::Test {
   Extents e_;
   Values<T> q_, k_, v_;
 };
-TYPED_TEST_SUITE(Attention, StorageTypes);
+using Cases = ::testing::Types<Vectors<float>, Vectors<BFloat16>, Amx>;
+TYPED_TEST_SUITE(Attention, Cases);
 
 const Extents kShapes[] = {
     {.heads = 2, .kv_heads = 2, .dim = 8, .lengths = {1, 63, 64, 65}},
@@ -200,11 +217,12 @@ TYPED_TEST(Attention, MatchesTheDefinitionForEveryHeadSizeAndGroup) {
     this->make(e);
     const auto got = this->run_packed();
     const auto want = reference(e, doubles(this->q_), doubles(this->k_), doubles(this->v_));
+    using T = typename TypeParam::Storage;
     // The GPU's tensor cores take weights that are rounded to T.
-    const double weight = on_cuda() && sizeof(TypeParam) == 2 ? kUnit<TypeParam> : 0;
+    const double weight = on_cuda() && sizeof(T) == 2 ? kUnit<T> : 0;
     for (size_t i = 0; i < want.out.size(); ++i)
       ASSERT_NEAR(static_cast<double>(to_float(got.out[i])), want.out[i],
-                  kUnit<TypeParam> * std::abs(want.out[i]) + weight * want.spread[i] + 1e-5)
+                  kUnit<T> * std::abs(want.out[i]) + weight * want.spread[i] + 1e-5)
           << "out at " << i << " of dim " << e.dim;
     expect_near(got.lse, want.lse, {1e-6, 1e-5}, "lse");
   }
@@ -243,7 +261,7 @@ TYPED_TEST(Attention, ATokenHasTheSameBitsAloneInChunksAndTogether) {
 }
 
 TYPED_TEST(Attention, ALaterKeyCannotTouchAnEarlierToken) {
-  using T = TypeParam;
+  using T = typename TypeParam::Storage;
   this->make({.heads = 2, .kv_heads = 1, .dim = 32, .lengths = {100}});
   const auto before = this->run_packed();
   std::fill(this->k_.begin() + 80 * 32, this->k_.end(), from_float<T>(NAN));
@@ -254,7 +272,7 @@ TYPED_TEST(Attention, ALaterKeyCannotTouchAnEarlierToken) {
 }
 
 TYPED_TEST(Attention, ThreadsLeaveNoTrace) {
-  using T = TypeParam;
+  using T = typename TypeParam::Storage;
   this->make({.heads = 4, .kv_heads = 2, .dim = 32, .lengths = {150, 1, 90}});
   const auto dout = normals<T>(static_cast<int64_t>(this->q_.size()), 4);
   Result<T> forward[2];
@@ -272,7 +290,7 @@ TYPED_TEST(Attention, ThreadsLeaveNoTrace) {
 }
 
 TYPED_TEST(Attention, LargeScoresDoNotOverflow) {
-  using T = TypeParam;
+  using T = typename TypeParam::Storage;
   this->make({.heads = 1, .kv_heads = 1, .dim = 8, .lengths = {70}});
   for (auto* values : {&this->q_, &this->k_})
     for (T& x : *values) x = from_float<T>(100 * to_float(x));
@@ -280,7 +298,7 @@ TYPED_TEST(Attention, LargeScoresDoNotOverflow) {
 }
 
 TYPED_TEST(Attention, BackwardIsTheDerivative) {
-  using T = TypeParam;
+  using T = typename TypeParam::Storage;
   for (const Extents& e : {Extents{.heads = 2, .kv_heads = 2, .dim = 4, .lengths = {1, 5}},
                            Extents{.heads = 6, .kv_heads = 2, .dim = 3, .lengths = {7}},
                            Extents{.heads = 1, .kv_heads = 1, .dim = 2, .lengths = {67}},
@@ -304,23 +322,47 @@ TYPED_TEST(Attention, BackwardIsTheDerivative) {
   }
 }
 
+/// d loss / dv[j] = Σ p·dout is checked by linearity: loss(v) = Σ dout∘out is linear in v, so
+/// loss = Σ dv∘v exactly; and both dq·q and dk·k sum the same ds·s.
+template <class Case>
+class Linearity : public Attention<Case> {
+ public:
+  using T = typename Case::Storage;
+  void TestBody() override {}
+  void check(const Extents& e) {
+    this->make(e);
+    const auto dout = normals<T>(static_cast<int64_t>(this->q_.size()), 4);
+    const auto got = this->run_backward(dout);
+    const double loss = dot(doubles(dout), doubles(this->run_packed().out));
+    const double tolerance = (1e-4 + 2 * kUnit<T>)*std::sqrt(static_cast<double>(this->q_.size()));
+    EXPECT_NEAR(dot(doubles(got.dv), doubles(this->v_)), loss, tolerance);
+    EXPECT_NEAR(dot(doubles(got.dq), doubles(this->q_)), dot(doubles(got.dk), doubles(this->k_)),
+                tolerance);
+  }
+};
 TEST(AttentionBackward, MatchesTheFormulaAcrossTilesAndRealHeadSizes) {
-  // d loss / dv[j] = Σ p·dout is checked by linearity: loss(v) = Σ dout∘out is linear in v, so
-  // loss = Σ dv∘v exactly; and both dq·q and dk·k sum the same ds·s.
-  class Linear : public Attention<float> {
-   public:
+  for (const Extents& e : kShapes) {
+    Linearity<Vectors<float>>().check(e);
+    Linearity<Amx>().check(e);
+  }
+}
+
+TEST(AttentionBackward, OnTheMatrixUnitIsAsGoodAsInVectors) {
+  struct Both : Attention<Amx> {
     void TestBody() override {}
     void check(const Extents& e) {
       make(e);
-      const auto dout = normals<float>(static_cast<int64_t>(q_.size()), 4);
-      const auto got = run_backward(dout);
-      const double loss = dot(doubles(dout), doubles(run_packed().out));
-      EXPECT_NEAR(dot(doubles(got.dv), doubles(v_)), loss, 1e-4 * std::sqrt(double(q_.size())));
-      EXPECT_NEAR(dot(doubles(got.dq), doubles(q_)), dot(doubles(got.dk), doubles(k_)),
-                  1e-4 * std::sqrt(double(q_.size())));
+      const auto dout = normals<BFloat16>(static_cast<int64_t>(q_.size()), 4);
+      const auto unit = run_backward(dout);
+      set_emulate_amx(false);
+      const auto vectors = run_backward(dout);
+      const Tolerance tolerance = {2 * kUnit<BFloat16>, 4 * kUnit<BFloat16>};
+      expect_near(unit.dq, doubles(vectors.dq), tolerance, "dq");
+      expect_near(unit.dk, doubles(vectors.dk), tolerance, "dk");
+      expect_near(unit.dv, doubles(vectors.dv), tolerance, "dv");
     }
-  } linear;
-  for (const Extents& e : kShapes) linear.check(e);
+  };
+  for (const Extents& e : kShapes) Both().check(e);
 }
 
 TEST(AttentionChecks, HeadsThatDoNotDivideAbort) {

@@ -117,7 +117,9 @@ TEST(Train, HoldsMemoryFlatOverManyRollouts) {
   }
   ASSERT_EQ(device.size(), 179);
   EXPECT_EQ(device.front(), device.back());
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // those keep what is freed
   EXPECT_LT(resident.back(), resident.front() + (1 << 20));
+#endif
 }
 
 TEST(Train, ConfigTomlRepeatsTheRun) {

@@ -2,6 +2,7 @@
 
 #include "ops/cpu/attention_products.h"
 #include "ops/cpu/attention_tasks.h"
+#include "ops/cpu/attention_unit.h"
 
 namespace miles::MILES_ISA {
 namespace {
@@ -39,17 +40,6 @@ struct Rows {
 /// Keys begin … begin + count − 1 of a sequence.
 struct KeyTile {
   int64_t begin, count;
-};
-
-/// Where the keys of one sequence are.
-struct KeyRows {
-  const int32_t* pages;  // of this sequence, or null
-  int64_t page_size;
-  int64_t begin;  // without pages
-  MILES_INLINE int64_t row(int64_t key) const {
-    if (pages == nullptr) return begin + key;
-    return pages[key / page_size] * page_size + key % page_size;
-  }
 };
 
 /// Scales and masks row r's scores, turns them into probabilities, updates its maximum and sum.
@@ -108,7 +98,6 @@ class Forward {
         dim_(extent(a.q, 2)),
         kv_heads_(extent(a.k_pool, 1)),
         group_(heads_ / kv_heads_),
-        pages_(a.page_table.data() == nullptr ? 0 : extent(a.page_table, 1)),
         stride_(panel_stride(dim_)) {}
 
   void run(const AttentionTask& task, float* scratch) const {
@@ -149,14 +138,9 @@ class Forward {
   }
 
  private:
-  KeyRows keys_of(int64_t sequence) const {
-    if (pages_ == 0) return {nullptr, 1, elements<int32_t>(a_.kv_begin)[sequence]};
-    return {elements<int32_t>(a_.page_table) + sequence * pages_, a_.page_size, 0};
-  }
-
   void load_tile(const AttentionTask& task, KeyTile tile, const Scratch& s) const {
     constexpr int64_t kAhead = 8;  // rows
-    const KeyRows key_rows = keys_of(task.sequence);
+    const KeyRows key_rows = keys_of(a_, task.sequence);
     const T *keys[kKeys] = {}, *values[kKeys + kAhead];
     for (int64_t j = 0; j < tile.count; ++j) {
       const int64_t offset = (key_rows.row(tile.begin + j) * kv_heads_ + task.kv_head) * dim_;
@@ -202,7 +186,6 @@ class Forward {
   const AttentionArgs& a_;
   int64_t heads_, dim_, kv_heads_;
   int64_t group_;   // query heads of one key head
-  int64_t pages_;   // of a sequence; 0: packed
   int64_t stride_;  // of panels
 };
 
@@ -226,6 +209,9 @@ void run_all(Exec& exec, const AttentionArgs& args) {
 }  // namespace
 
 void attention(Exec& exec, const AttentionArgs& args) {
+#if defined(__AVX512F__)
+  if (on_matrix_unit(args.q)) return unit_attention(exec, args);
+#endif
   if (args.q.dtype() == DType::bf16) return run_all<BFloat16>(exec, args);
   run_all<float>(exec, args);
 }

@@ -4,6 +4,7 @@
 #include "ops/attention.h"
 #include "ops/cpu/attention_products.h"
 #include "ops/cpu/attention_tasks.h"
+#include "ops/cpu/attention_unit.h"
 
 namespace miles::MILES_ISA {
 namespace {
@@ -220,6 +221,9 @@ void run_all(Exec& exec, const AttentionBackwardArgs& args) {
 }  // namespace
 
 void attention_backward(Exec& exec, const AttentionBackwardArgs& args) {
+#if defined(__AVX512F__)
+  if (on_matrix_unit(args.q)) return unit_attention_backward(exec, args);
+#endif
   if (args.q.dtype() == DType::bf16) return run_all<BFloat16>(exec, args);
   run_all<float>(exec, args);
 }

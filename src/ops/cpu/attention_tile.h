@@ -41,6 +41,21 @@ MILES_INLINE void prefetch_row(const T* from, int64_t dim) {
     __builtin_prefetch(bytes + i);
 }
 
+/// Where the keys of one sequence are.
+struct KeyRows {
+  const int32_t* pages;  // of this sequence, or null
+  int64_t page_size;
+  int64_t begin;  // without pages
+  MILES_INLINE int64_t row(int64_t key) const {
+    if (pages == nullptr) return begin + key;
+    return pages[key / page_size] * page_size + key % page_size;
+  }
+};
+MILES_INLINE KeyRows keys_of(const AttentionArgs& a, int64_t sequence) {
+  if (a.page_table.data() == nullptr) return {nullptr, 1, elements<int32_t>(a.kv_begin)[sequence]};
+  return {elements<int32_t>(a.page_table) + sequence * extent(a.page_table, 1), a.page_size, 0};
+}
+
 using Vec4 [[gnu::vector_size(16)]] = float;
 MILES_INLINE Vec4 load4(const float* p) {
   Vec4 x;

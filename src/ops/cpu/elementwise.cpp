@@ -34,31 +34,29 @@ void accumulate(const AddArgs& a) {
     });
 }
 
-/// Eight f64 lanes: element i goes to lane i mod 8.
-struct DoubleLanes {
-  double x[8] = {};
-  MILES_INLINE void add_squares(const float* values) {
-#pragma omp simd
-    for (int l = 0; l < 8; ++l) x[l] += static_cast<double>(values[l]) * values[l];
-  }
-  double sum() const {
-    return ((x[0] + x[4]) + (x[2] + x[6])) + ((x[1] + x[5]) + (x[3] + x[7]));
-  }
-};
-
+/// In f64, as many lanes as PartialSums has.
 template <class T>
 double chunk_squares(const T* x, int64_t n) {
-  DoubleLanes lanes;
-  float values[kSums];  // a multiple of the eight lanes; zero beyond the end
-  for (int64_t begin = 0; begin < n; begin += kSums) {
-    for (int v = 0; v < kSums; v += kWidth) {
-      const int64_t left = larger(0, smaller(kWidth, n - begin - v));
-      store(values + v, left == 0 ? Vec{} : load(x + begin + v, static_cast<int>(left)));
+  // No vector wider than a register: the compiler would keep it in memory.
+  using Half [[gnu::vector_size(kWidth * 2)]] = float;
+  using Doubles [[gnu::vector_size(kWidth * 4)]] = double;
+  Doubles lanes[2 * kSumVecs];
+  for (Doubles& lane : lanes) lane = Doubles{};
+  for_each_sum_vec(n, [&](int v, int64_t i, int count) MILES_INLINE_LAMBDA {
+    const Vec values = load(x + i, count);
+    Half halves[2];
+    __builtin_memcpy(halves, &values, sizeof halves);
+#pragma GCC unroll 2
+    for (int h = 0; h < 2; ++h) {
+      const Doubles value = __builtin_convertvector(halves[h], Doubles);
+      lanes[2 * v + h] += value * value;
     }
-    lanes.add_squares(values);
-    lanes.add_squares(values + 8);
-  }
-  return lanes.sum();
+  });
+  double sums[kSums];
+  __builtin_memcpy(sums, lanes, sizeof sums);
+  for (int step = kSums / 2; step > 0; step /= 2)
+    for (int i = 0; i < step; ++i) sums[i] += sums[i + step];
+  return sums[0];
 }
 
 template <class T>

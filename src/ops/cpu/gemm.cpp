@@ -37,6 +37,16 @@ void set_bf16_path(Bf16Path path) {
   chosen_path() = path;
 }
 
+namespace {
+std::atomic<bool> amx_emulated = false;
+}
+void set_emulate_amx(bool emulate) {
+  amx_emulated = emulate;
+}
+bool emulate_amx() {
+  return amx_emulated;
+}
+
 DotArgs dot_args(const Exec& exec, const LinearArgs& args) {
   return {.x = args.x.data(),
           .w = args.w.data(),

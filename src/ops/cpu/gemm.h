@@ -33,6 +33,9 @@ void set_bf16_path(Bf16Path path);
 /// Whether `linear_amx` serves products over `inputs` (K): the processor has AMX, the system lets
 /// this process use it, K <= 65,536, and bf16_path() is native.
 bool use_amx(int64_t inputs);
+/// For tests: attention computes what it would on AMX by plain code where there is none.
+void set_emulate_amx(bool emulate);
+bool emulate_amx();
 /// `linear` for bf16 operands. Row-invariant by construction: an element is one chain of TDPBF16PS
 /// over K.
 void linear_amx(Exec& exec, const LinearArgs& args);

@@ -13,17 +13,13 @@
 
 #include "base/error.h"
 #include "ops/cpu/gemm.h"
+#include "ops/cpu/transpose16.h"
 
 #if defined(__x86_64__)
 #include <cpuid.h>
 #include <immintrin.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-
-// GCC 12's headers leave the ignored operand of unmasked AVX-512 intrinsics uninitialised, and warn
-// of it here.
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 
 #define MILES_AMX [[gnu::target("amx-tile,amx-bf16,avx512f,avx512bw,avx512vl")]]
 
@@ -55,31 +51,6 @@ struct alignas(64) TileConfig {
   uint8_t rows[16] = {};
 };
 
-MILES_AMX inline void transpose(__m512i (&r)[kTile]) {
-  __m512i t[kTile];
-  for (int i = 0; i < kTile; i += 2) {
-    t[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
-    t[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
-  }
-  for (int i = 0; i < kTile; i += 4) {
-    r[i] = _mm512_unpacklo_epi64(t[i], t[i + 2]);
-    r[i + 1] = _mm512_unpackhi_epi64(t[i], t[i + 2]);
-    r[i + 2] = _mm512_unpacklo_epi64(t[i + 1], t[i + 3]);
-    r[i + 3] = _mm512_unpackhi_epi64(t[i + 1], t[i + 3]);
-  }
-  for (int c = 0; c < 4; ++c) {  // 128-bit lane l of r[4g + c] goes to lane g of t[4l + c]
-    const __m512i even0 = _mm512_shuffle_i32x4(r[c], r[4 + c], 0x88);
-    const __m512i odd0 = _mm512_shuffle_i32x4(r[c], r[4 + c], 0xDD);
-    const __m512i even1 = _mm512_shuffle_i32x4(r[8 + c], r[12 + c], 0x88);
-    const __m512i odd1 = _mm512_shuffle_i32x4(r[8 + c], r[12 + c], 0xDD);
-    t[c] = _mm512_shuffle_i32x4(even0, even1, 0x88);
-    t[4 + c] = _mm512_shuffle_i32x4(odd0, odd1, 0x88);
-    t[8 + c] = _mm512_shuffle_i32x4(even0, even1, 0xDD);
-    t[12 + c] = _mm512_shuffle_i32x4(odd0, odd1, 0xDD);
-  }
-  for (int i = 0; i < kTile; ++i) r[i] = t[i];
-}
-
 /// Packs the 16 rows of x from `row` on; rows and k's beyond the matrix are zeros.
 MILES_AMX void pack_group(const Operands& o, int64_t row, uint32_t* packed) {
   const int64_t rows = std::min<int64_t>(kTile, o.m - row);
@@ -90,7 +61,7 @@ MILES_AMX void pack_group(const Operands& o, int64_t row, uint32_t* packed) {
     for (int i = 0; i < kTile; ++i)
       r[i] = i < rows ? _mm512_maskz_loadu_epi16(mask, o.x + (row + i) * o.k + t * kTileK)
                       : _mm512_setzero_si512();
-    transpose(r);
+    transpose16(r);
     for (int i = 0; i < kTile; ++i) _mm512_store_si512(packed + (t * kTile + i) * kTile, r[i]);
   }
 }
@@ -111,7 +82,7 @@ MILES_AMX void write_tile(const Operands& o, const float* tile, int64_t row, int
                           int64_t column, int64_t columns) {
   __m512i r[kTile];
   for (int i = 0; i < kTile; ++i) r[i] = _mm512_load_si512(tile + i * kTile);
-  transpose(r);
+  transpose16(r);
   const auto mask = static_cast<__mmask16>((1U << columns) - 1);
   for (int64_t i = 0; i < rows; ++i) {
     const int64_t at = (row + i) * o.n + column;

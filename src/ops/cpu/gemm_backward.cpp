@@ -251,7 +251,7 @@ void linear_backward_weight(Exec& exec, const LinearBackwardWeightArgs& args) {
                   .n = k,
                   .k = m,
                   .dtype = args.dy.dtype(),
-                  .accumulate = Accumulate::yes});
+                  .accumulate = args.accumulate});
 }
 
 }  // namespace miles::cpu

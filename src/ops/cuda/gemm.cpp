@@ -62,7 +62,7 @@ void linear_backward_weight(Exec& exec, const LinearBackwardWeightArgs& args) {
            .in = args.dy.dtype(),
            .out = args.dw.dtype(),
            .result = args.dw.data(),
-           .accumulate = true,
+           .accumulate = args.accumulate == Accumulate::yes,
            .row_bits = RowBits::of_extents},
           n, k);
 }
