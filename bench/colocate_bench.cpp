@@ -306,7 +306,7 @@ void handoff(Options options) {
   Handoff handoff({.offload_train = true,
                    .offload_rollout = true,
                    .peak_device = gpu ? PeakDevice::gpu : PeakDevice::cpu},
-                  actor, engine, machine.ledger(), [&](const HandoffEvent& event) {
+                  actor, engine, machine.memory(), [&](const HandoffEvent& event) {
                     if (!counts) return;
                     if (sums.find(event.name) == sums.end()) order.push_back(event.name);
                     sums[event.name].seconds += event.seconds;

@@ -36,7 +36,7 @@ void add_device_flags(CommandLine& line, DeviceConfig& config) {
                             "where to compute")
       ->group(group);
   line.bytes("--gpu-memory-budget", config.gpu_memory_budget,
-             "device memory that may be used, e.g. 24GiB (default: all)")
+             "device memory that may be used, e.g. 24GiB (default: all that is free)")
       ->group(group);
   line.bytes("--host-memory-budget", config.host_memory_budget,
              "host memory that may be used, e.g. 64GiB (default: all)")

@@ -13,8 +13,7 @@ StandaloneEngine::StandaloneEngine(ModelSource model, const DeviceConfig& device
       layout_(model_.config()),
       tokenizer_(model_.load_tokenizer()),
       device_(make_device(device.device)),
-      ledger_({.device_bytes = device.gpu_memory_budget.value_or(device_->capacity_bytes()),
-               .host_bytes = device.host_memory_budget.value_or(device_->capacity_bytes())}) {
+      ledger_(resolve_budget(device, *device_)) {
   EngineOptions options;
   options.page_size = engine.page_size;
   options.max_running_requests = std::min(engine.max_running_requests, max_requests);

@@ -17,12 +17,12 @@ void check_handoff_options(const HandoffOptions& options) {
          options.offload_rollout ? "--offload-rollout" : "no --offload-rollout");
 }
 
-Handoff::Handoff(const HandoffOptions& options, ActorModel& actor, Engine& engine, Ledger& ledger,
+Handoff::Handoff(const HandoffOptions& options, ActorModel& actor, Engine& engine, Memory memory,
                  Observer observer)
     : options_(options),
       actor_(actor),
       engine_(engine),
-      ledger_(ledger),
+      memory_(memory),
       observer_(std::move(observer)) {
   check_handoff_options(options);
 }
@@ -30,9 +30,12 @@ Handoff::Handoff(const HandoffOptions& options, ActorModel& actor, Engine& engin
 void Handoff::during(const std::string& name, const std::function<void()>& work) {
   const Stopwatch watch;
   work();
+  const double seconds = watch.seconds();
+  const Ledger& ledger = memory_.ledger;
   if (observer_)
-    observer_({name, watch.seconds(), ledger_.usage(Place::device), ledger_.usage(Place::host)});
-  ledger_.begin_event();
+    observer_({name, seconds, ledger.usage(Place::device), ledger.usage(Place::host),
+               memory_.device.foreign_bytes()});
+  memory_.ledger.begin_event();
 }
 
 void Handoff::start() {

@@ -20,7 +20,7 @@
 #include <string>
 
 #include "actor/actor_model.h"
-#include "memory/ledger.h"
+#include "memory/region.h"
 #include "rollout/engine.h"
 
 namespace miles {
@@ -45,14 +45,15 @@ struct HandoffEvent {
   double seconds = 0;  // how long it took
   PlaceUsage device;   // peaks: since the previous event ended
   PlaceUsage host;
+  int64_t device_foreign = 0;  // bytes of the device in use that are not the ledger's
 };
 
 class Handoff {
  public:
   using Observer = std::function<void(const HandoffEvent&)>;
 
-  /// `actor`, `engine` and `ledger` outlive it. The observer sees every event.
-  Handoff(const HandoffOptions& options, ActorModel& actor, Engine& engine, Ledger& ledger,
+  /// `actor`, `engine` and `memory` outlive it. The observer sees every event.
+  Handoff(const HandoffOptions& options, ActorModel& actor, Engine& engine, Memory memory,
           Observer observer);
 
   /// Both sides' first appearance: the engine gets the first weights.
@@ -69,7 +70,7 @@ class Handoff {
   HandoffOptions options_;
   ActorModel& actor_;
   Engine& engine_;
-  Ledger& ledger_;
+  Memory memory_;
   Observer observer_;
 };
 

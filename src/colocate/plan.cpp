@@ -15,7 +15,7 @@ MemoryPlan plan_memory(const PlanInput& input) {
   // What a comparison reads would have to be there; what it takes is the engine's own business.
   HandoffOptions options = input.handoff;
   options.check_weight_update_equal = false;
-  Handoff handoff(options, actor, engine, ledger, [&](const HandoffEvent& event) {
+  Handoff handoff(options, actor, engine, memory, [&](const HandoffEvent& event) {
     if (event.device.event_peak > plan.device_peak) {
       plan.device_peak = event.device.event_peak;
       plan.device_at_peak = event.device;

@@ -91,10 +91,16 @@ class Device {
   virtual DeviceKind kind() const = 0;
   virtual std::string name() const = 0;        // "AMD EPYC, 2 threads"
   virtual int64_t capacity_bytes() const = 0;  // what it has in all
-  virtual AddressSpace& memory() = 0;          // the device's own
-  virtual AddressSpace& host_memory() = 0;     // the host's, reachable by the device's copies
+  /// What is in use now and did not come through memory(): the driver's context, libraries, graphs,
+  /// other processes. 0 where nobody tells.
+  virtual int64_t foreign_bytes() const { return 0; }
+  virtual AddressSpace& memory() = 0;       // the device's own
+  virtual AddressSpace& host_memory() = 0;  // the host's, reachable by the device's copies
   virtual std::unique_ptr<Stream> make_stream(StreamUse use) = 0;
 };
+
+/// What the host has in all, bytes.
+int64_t host_capacity_bytes();
 
 /// The CPU as a device: its memory is an anonymous mapping with a capacity.
 std::unique_ptr<Device> make_cpu_device();

@@ -65,12 +65,14 @@ void RunRecorder::write_config(const std::string& toml) {
 void RunRecorder::handoff(const HandoffEvent& event, int64_t rollout_id,
                           const MemoryBudget& budget) {
   if (!files_) return;
+  auto device = event.device.by_tag;
+  if (event.device_foreign > 0) device[kDriverTag] = event.device_foreign;
   const auto limit = [](int64_t bytes) { return bytes == INT64_MAX ? 0 : bytes; };
   files_->memory.append(to_json(MemoryEvent{.event = event.name,
                                             .rollout_id = rollout_id,
                                             .seconds = event.seconds,
                                             .time = time_offset_ + since_start_.seconds(),
-                                            .device_bytes = event.device.by_tag,
+                                            .device_bytes = std::move(device),
                                             .host_bytes = event.host.by_tag,
                                             .device_total = event.device.total,
                                             .host_total = event.host.total,

@@ -54,7 +54,7 @@ class TrainLoop {
         actor_(setup.actor, setup.model.config(), setup.layout, memory_),
         engine_(setup.engine, setup.model.config(), setup.layout, memory_, &setup.tokenizer),
         executor_(config_, setup.model.config(), setup.tokenizer, engine_),
-        handoff_(config_.colocate.handoff, actor_, engine_, ledger_,
+        handoff_(config_.colocate.handoff, actor_, engine_, memory_,
                  [this](const HandoffEvent& event) { on_event(event); }) {}
 
   TrainSummary run() {

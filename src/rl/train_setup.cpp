@@ -10,6 +10,10 @@
 namespace miles {
 namespace {
 
+/// Device memory that the default budget leaves to what driver and libraries take only when it is
+/// used: cuBLASLt's kernels and ours, and graphs.
+constexpr int64_t kDriverGrowth = int64_t{512} << 20;
+
 /// Refuses draws that cannot be, saying whose they are: the two share most of their flags.
 void check_sampling(const TrainConfig& config) {
   const auto check = [](const char* flags, const SamplingParams& params) {
@@ -144,6 +148,28 @@ std::unique_ptr<Device> make_device(DeviceChoice choice) {
   return cuda ? make_cuda_device() : make_cpu_device();
 }
 
+MemoryBudget resolve_budget(const DeviceConfig& config, const Device& device) {
+  const int64_t growth = device.kind() == DeviceKind::cuda ? kDriverGrowth : 0;
+  const int64_t free = device.capacity_bytes() - device.foreign_bytes() - growth;
+  return {.device_bytes = config.gpu_memory_budget.value_or(std::max<int64_t>(0, free)),
+          .host_bytes = config.host_memory_budget.value_or(host_capacity_bytes())};
+}
+
+void check_device_has(const MemoryPlan& plan, const Device& device) {
+  const int64_t capacity = device.capacity_bytes(), foreign = device.foreign_bytes();
+  if (device.kind() == DeviceKind::cpu && plan.device_peak + plan.host_peak > capacity)
+    fail(ErrorCode::budget,
+         "does not fit: with --device cpu both memories are the machine's: {} and {} of {}; make "
+         "the job smaller",
+         format_bytes(plan.device_peak), format_bytes(plan.host_peak), format_bytes(capacity));
+  if (plan.device_peak > capacity - foreign)
+    fail(ErrorCode::budget,
+         "does not fit: the run needs {} of device memory, but of the {} of {} the driver, "
+         "libraries and other processes hold {}; end those, or make the job smaller",
+         format_bytes(plan.device_peak), format_bytes(capacity), device.name(),
+         format_bytes(foreign));
+}
+
 std::vector<EvalSet> load_eval_sets(const TrainConfig& config) {
   const auto& pairs = config.eval.prompt_data;
   if (pairs.size() % 2 != 0)
@@ -194,9 +220,7 @@ TrainSetup prepare_training(TrainConfig config) {
   const int64_t num_rollout = resolve_num_rollout(config, data);
   const ActorOptions actor = actor_options(config, model.config(), num_rollout);
   const EngineOptions engine = engine_options(config, model.config());
-  const MemoryBudget budget{
-      .device_bytes = config.device.gpu_memory_budget.value_or(device->capacity_bytes()),
-      .host_bytes = config.device.host_memory_budget.value_or(device->capacity_bytes())};
+  const MemoryBudget budget = resolve_budget(config.device, *device);
   MemoryPlan plan = plan_memory({.device = *device,
                                  .config = model.config(),
                                  .layout = layout,
@@ -208,13 +232,7 @@ TrainSetup prepare_training(TrainConfig config) {
             format_bytes(budget.device_bytes), format_bytes(plan.host_peak),
             format_bytes(budget.host_bytes));
   check_fits(plan, budget);
-  if (device->kind() == DeviceKind::cpu &&
-      plan.device_peak + plan.host_peak > device->capacity_bytes())
-    fail(ErrorCode::budget,
-         "does not fit: with --device cpu both memories are the machine's: {} and {} of {}; make "
-         "the job smaller",
-         format_bytes(plan.device_peak), format_bytes(plan.host_peak),
-         format_bytes(device->capacity_bytes()));
+  check_device_has(plan, *device);
   return {.config = std::move(config),
           .model = std::move(model),
           .layout = std::move(layout),

@@ -41,6 +41,13 @@ std::vector<EvalSet> load_eval_sets(const TrainConfig& config);
 /// The device that was asked for. Throws Error{device} when it is not there.
 std::unique_ptr<Device> make_device(DeviceChoice choice);
 
+/// What may be used: as the flags say, else the host's memory and what is free of the device, less
+/// what driver and libraries will still take.
+MemoryBudget resolve_budget(const DeviceConfig& config, const Device& device);
+
+/// Throws Error{budget} when there is less than the plan needs, whatever the budget says.
+void check_device_has(const MemoryPlan& plan, const Device& device);
+
 /// Throws Error{flags} when a KV cache of --max-total-tokens cannot hold one sample of `longest`
 /// tokens.
 void check_cache_holds(int64_t max_total_tokens, int64_t longest);

@@ -218,7 +218,7 @@ TEST(Handoff, WhatLeavesTheDeviceLeavesTheProcess) {
   if (resident_set_bytes() == 0) GTEST_SKIP() << "the system does not tell";
   // What the process holds of the device's memory, as the system or the driver tells it.
   const auto held = [] {
-    return test::on_cuda() ? -make_cuda_device()->capacity_bytes() : resident_set_bytes();
+    return test::on_cuda() ? make_cuda_device()->foreign_bytes() : resident_set_bytes();
   };
   ColocateRig::Setup setup = setup_of(sharing_named("cpu_streamed"));
   setup.config.vocab_size = 100'000;
@@ -235,6 +235,32 @@ TEST(Handoff, WhatLeavesTheDeviceLeavesTheProcess) {
   rig.engine.onload_weights();
   rig.engine.update_weights(rig.actor.weights_at_rest(), rig.actor.weight_version());
   EXPECT_GT(held(), before - weights / 10);
+}
+
+/// A CPU of which somebody else holds a part.
+class SharedDevice : public Device {
+ public:
+  DeviceKind kind() const override { return DeviceKind::cpu; }
+  std::string name() const override { return "shared"; }
+  int64_t capacity_bytes() const override { return 1000; }
+  int64_t foreign_bytes() const override { return ++foreign_; }
+  AddressSpace& memory() override { std::abort(); }
+  AddressSpace& host_memory() override { std::abort(); }
+  std::unique_ptr<Stream> make_stream(StreamUse) override { std::abort(); }
+
+ private:
+  mutable int64_t foreign_ = 40;  // bytes
+};
+
+TEST(Handoff, EveryEventSaysWhatTheDeviceHoldsBesideTheLedger) {
+  ColocateRig rig(setup_of(sharing_named("cpu_streamed")));
+  SharedDevice device;
+  std::vector<int64_t> foreign;
+  Handoff handoff({}, rig.actor, rig.engine, {device, rig.ledger},
+                  [&](const HandoffEvent& event) { foreign.push_back(event.device_foreign); });
+  handoff.during("one", [] {});
+  handoff.during("two", [] {});
+  EXPECT_EQ(foreign, (std::vector<int64_t>{41, 42}));
 }
 
 /// A CPU whose compute streams flip a bit in the copies that are large.

@@ -45,25 +45,45 @@ TEST_F(CudaDevice, AnAddressOutlivesTheMemoryBehindIt) {
   memory.unreserve(base, bytes);
 }
 
+/// What the driver says is free.
+int64_t free_bytes() {
+  const auto device = make_cuda_device();
+  return device->capacity_bytes() - device->foreign_bytes();
+}
+
 TEST_F(CudaDevice, DecommitGivesBackEveryByte) {
   AddressSpace& memory = device_->memory();
   const int64_t bytes = (int64_t{1} << 30) / memory.granularity() * memory.granularity();
   std::byte* const base = memory.reserve(bytes);
   memory.commit(base, bytes);
   memory.decommit(base, bytes);
-  const int64_t free = make_cuda_device()->capacity_bytes();
+  const int64_t free = free_bytes();
   for (int round = 0; round < 5; ++round) {
     memory.commit(base, bytes);
-    EXPECT_EQ(make_cuda_device()->capacity_bytes(), free - bytes);
+    EXPECT_EQ(free_bytes(), free - bytes);
     memory.decommit(base, bytes);
-    EXPECT_EQ(make_cuda_device()->capacity_bytes(), free);
+    EXPECT_EQ(free_bytes(), free);
   }
+  memory.unreserve(base, bytes);
+}
+
+TEST_F(CudaDevice, WhatItHoldsForItselfIsToldApartFromWhatWeTook) {
+  AddressSpace& memory = device_->memory();
+  const int64_t bytes = (int64_t{300} << 20) / memory.granularity() * memory.granularity();
+  std::byte* const base = memory.reserve(bytes);
+  const int64_t before = device_->foreign_bytes();
+  EXPECT_GT(before, 0) << "a context takes something";
+  EXPECT_LT(before, device_->capacity_bytes());
+  memory.commit(base, bytes);
+  EXPECT_EQ(device_->foreign_bytes(), before);
+  memory.decommit(base, bytes);
+  EXPECT_EQ(device_->foreign_bytes(), before);
   memory.unreserve(base, bytes);
 }
 
 TEST_F(CudaDevice, WhatDoesNotFitIsAnErrorThatLeavesNothing) {
   AddressSpace& memory = device_->memory();
-  const int64_t free = device_->capacity_bytes();
+  const int64_t free = free_bytes();
   const int64_t bytes = free / memory.granularity() * memory.granularity() + (int64_t{1} << 30);
   std::byte* const base = memory.reserve(bytes);
   try {
@@ -72,7 +92,7 @@ TEST_F(CudaDevice, WhatDoesNotFitIsAnErrorThatLeavesNothing) {
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::device);
   }
-  EXPECT_EQ(make_cuda_device()->capacity_bytes(), free);
+  EXPECT_EQ(free_bytes(), free);
   memory.unreserve(base, bytes);
 }
 

@@ -226,9 +226,11 @@ INSTANTIATE_TEST_SUITE_P(Cpu, Linear,
 
 class LinearBackward : public GemmTest {
  protected:
-  // The last crosses every tile's edge; the first ones are the degenerate strides.
-  static constexpr Extents kShapes[] = {{1, 1, 1},   {9, 1, 4},     {6, 5, 1},
-                                        {1, 40, 33}, {70, 172, 64}, {140, 300, 270}};
+  // The first ones are the degenerate strides, the last but two crosses every tile's edge; the last
+  // two are for tensor cores: one long sum each.
+  static constexpr Extents kShapes[] = {{1, 1, 1},     {9, 1, 4},     {6, 5, 1},
+                                        {1, 40, 33},   {70, 172, 64}, {140, 300, 270},
+                                        {9, 4096, 64}, {999, 64, 72}};
 
   Matrix input(const Matrix& dy, const Matrix& w, Accumulate accumulate, const Matrix& before) {
     Matrix dx(GetParam().in, dy.tensor.dim(0), w.tensor.dim(1));
@@ -297,19 +299,21 @@ TEST_P(LinearBackward, WithoutAccumulationOldContentDoesNotMatterEvenNaN) {
 }
 
 TEST_P(LinearBackward, RunsAndThreadsGiveTheSameBits) {
-  const int64_t m = 150, n = 300, k = 280;
-  const Matrix dy = random_matrix(GetParam().in, m, n, 29),
-               w = random_matrix(GetParam().in, n, k, 30);
-  const Matrix x = random_matrix(GetParam().in, m, k, 31);
-  const Matrix dx0 = random_matrix(GetParam().in, m, k, 32),
-               dw0 = random_matrix(DType::f32, n, k, 33);
-  omp_set_num_threads(1);
-  const Matrix dx = input(dy, w, Accumulate::yes, dx0), dw = weight(dy, x, dw0);
-  for (const int threads : {1, 2, 3}) {
-    omp_set_num_threads(test::openmp_threads(threads));
-    EXPECT_TRUE(same_bits(dx.tensor, input(dy, w, Accumulate::yes, dx0).tensor)) << threads;
-    EXPECT_TRUE(same_bits(dw.tensor, weight(dy, x, dw0).tensor)) << threads;
-    EXPECT_EQ(omp_get_max_threads(), test::openmp_threads(threads)) << "the caller's thread count was changed";
+  for (const auto& [m, n, k] : {Extents{150, 300, 280}, Extents{150, 4096, 64}}) {
+    const Matrix dy = random_matrix(GetParam().in, m, n, 29),
+                 w = random_matrix(GetParam().in, n, k, 30);
+    const Matrix x = random_matrix(GetParam().in, m, k, 31);
+    const Matrix dx0 = random_matrix(GetParam().in, m, k, 32),
+                 dw0 = random_matrix(DType::f32, n, k, 33);
+    omp_set_num_threads(1);
+    const Matrix dx = input(dy, w, Accumulate::yes, dx0), dw = weight(dy, x, dw0);
+    for (const int threads : {1, 2, 3}) {
+      omp_set_num_threads(test::openmp_threads(threads));
+      EXPECT_TRUE(same_bits(dx.tensor, input(dy, w, Accumulate::yes, dx0).tensor)) << threads;
+      EXPECT_TRUE(same_bits(dw.tensor, weight(dy, x, dw0).tensor)) << threads;
+      EXPECT_EQ(omp_get_max_threads(), test::openmp_threads(threads))
+          << "the caller's thread count was changed";
+    }
   }
 }
 

@@ -20,6 +20,10 @@
 
 namespace miles::test {
 
+/// A launch returns when its kernel is done: these tests, and no others, read results right after
+/// an op. CUDA looks when it starts, which is after this.
+inline const int kLaunchesBlock = ::setenv("CUDA_LAUNCH_BLOCKING", "1", 1);
+
 /// The test device with a stream and a workspace that holds NaN: what an op forgets to write shows.
 class OpBench {
  public:

@@ -59,9 +59,7 @@ class CpuDevice : public Device {
  public:
   DeviceKind kind() const override { return DeviceKind::cpu; }
   std::string name() const override { return name_; }
-  int64_t capacity_bytes() const override {
-    return static_cast<int64_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGESIZE);
-  }
+  int64_t capacity_bytes() const override { return host_capacity_bytes(); }
   AddressSpace& memory() override { return memory_; }
   AddressSpace& host_memory() override { return memory_; }
   std::unique_ptr<Stream> make_stream(StreamUse use) override {

@@ -72,6 +72,7 @@ VirtualMemory::Chunk VirtualMemory::map_chunk(std::byte* at, int64_t bytes) {
     driver().release(chunk.handle);
   }
   check(accessible, "opening device memory");
+  committed_bytes_ += bytes;
   return chunk;
 }
 
@@ -97,6 +98,7 @@ void VirtualMemory::decommit(std::byte* base, int64_t) noexcept {
     driver().unmap(address(at), static_cast<size_t>(chunk.bytes));
     driver().release(chunk.handle);
     at += chunk.bytes;
+    committed_bytes_ -= chunk.bytes;
   }
   committed_.erase(found);
 }

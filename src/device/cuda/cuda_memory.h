@@ -20,6 +20,7 @@ class VirtualMemory : public AddressSpace {
   void unreserve(std::byte* base, int64_t bytes) noexcept override;
   void commit(std::byte* base, int64_t bytes) override;
   void decommit(std::byte* base, int64_t bytes) noexcept override;
+  int64_t committed_bytes() const { return committed_bytes_; }
 
  private:
   /// Memory that stands behind a part of a range.
@@ -31,6 +32,7 @@ class VirtualMemory : public AddressSpace {
 
   CUmemAllocationProp properties_{};
   int64_t granularity_ = 0;                             // bytes
+  int64_t committed_bytes_ = 0;                         // in all chunks
   std::map<std::byte*, std::vector<Chunk>> committed_;  // by the start of what was committed
 };
 

@@ -13,6 +13,7 @@
 // but the sign of a zero, and the last step adds +0, which makes −0 positive.
 #include <climits>
 
+#include "ops/cuda/attention_keys.cuh"
 #include "ops/cuda/attention_simt.h"
 #include "ops/cuda/attention_softmax.cuh"
 #include "ops/cuda/backend.h"
@@ -20,109 +21,7 @@
 namespace miles::cuda {
 namespace {
 
-constexpr int kThreads = 128;
-constexpr int kWarps = kThreads / 32;
-
-struct Forward {
-  const bf16 *q, *k, *v;
-  const int32_t *query_begin, *context;
-  const int32_t *pages, *kv_begin;  // one of them is null
-  bf16* out;
-  float* lse;  // or null
-  int sequences, heads, kv_heads, group, dim;
-  int page_size, pages_per_sequence;
-  float scale_log2;
-  int few_rows;  // attention_rows takes the sequences of at most so many rows, attention_tiles the
-                 // others
-};
-
-/// One sequence's part of a key head: rows are (token, head of the group), token-major.
-struct Part {
-  int sequence, kv_head;
-  int begin;           // row of q of its first token
-  int first_position;  // of its first token
-  int rows;
-
-  __device__ Part(const Forward& f, int b, int kv_head) : sequence(b), kv_head(kv_head) {
-    begin = f.query_begin[b];
-    const int tokens = f.query_begin[b + 1] - begin;
-    first_position = f.context[b] - tokens;
-    rows = tokens * f.group;
-  }
-  __device__ int position(const Forward& f, int row) const {
-    return first_position + row / f.group;
-  }
-  /// Of lse; of q and out when multiplied by dim.
-  __device__ int64_t at(const Forward& f, int row) const {
-    return int64_t{begin + row / f.group} * f.heads + kv_head * f.group + row % f.group;
-  }
-};
-
-/// The tiles of keys and values of a part, kStages of them in shared memory: where the rows of a
-/// tile are is looked up one tile before its copies start, and those kStages − 1 tiles before its
-/// use.
-template <int kD, int kStages>
-class KeyTiles {
- public:
-  static constexpr int kTileBytes = kKeys * kRowBytes<kD>;
-  static constexpr int kRing = 4;  // tiles whose rows are known
-  static constexpr int kBytes = kStages * 2 * kTileBytes + kRing * kKeys * 4;
-  static_assert(kStages >= 2 && kStages <= kRing);
-
-  /// Keys [0, seen) exist; what is beyond them in the last tile is zero.
-  __device__ KeyTiles(const Forward& f, const Part& part, int seen, unsigned char* shared)
-      : f_(f),
-        seen_(seen),
-        begin_(f.pages ? part.sequence * f.pages_per_sequence : f.kv_begin[part.sequence]),
-        head_(part.kv_head),
-        tiles_(shared_address(shared)),
-        rows_(reinterpret_cast<int32_t*>(shared + kStages * 2 * kTileBytes)) {}
-
-  __device__ int count() const { return (seen_ + kKeys - 1) / kKeys; }
-  __device__ void start() {
-    for (int i = threadIdx.x; i < kStages * kKeys; i += kThreads) rows_[i] = row_of(i);
-    __syncthreads();
-#pragma unroll
-    for (int tile = 0; tile < kStages - 1; ++tile) copy(tile);
-  }
-  /// Waits for a tile; everyone must be done with the one before. Returns its keys; values follow.
-  __device__ uint32_t wait(int tile) {
-    copy_async_wait<kStages - 2>();
-    __syncthreads();
-    copy(tile + kStages - 1);
-    if (threadIdx.x < kKeys) next_ = row_of((tile + kStages) * kKeys + threadIdx.x);
-    return tiles_ + tile % kStages * 2 * kTileBytes;
-  }
-  /// After the tile's work, so that nobody waits for the page table.
-  __device__ void look_ahead(int tile) {
-    if (threadIdx.x < kKeys) rows_[(tile + kStages) % kRing * kKeys + threadIdx.x] = next_;
-  }
-
- private:
-  __device__ int32_t row_of(int key) const {
-    if (key >= seen_) return -1;
-    if (f_.pages == nullptr) return begin_ + key;
-    return f_.pages[begin_ + key / f_.page_size] * f_.page_size + key % f_.page_size;
-  }
-  __device__ void copy(int tile) {
-    if (tile * kKeys < seen_) {
-      const int32_t* const rows = rows_ + tile % kRing * kKeys;
-      const bf16* const from[] = {f_.k, f_.v};
-      load_rows<kKeys, kD, kThreads>(
-          tiles_ + tile % kStages * 2 * kTileBytes, from, f_.dim,
-          [&](int row) { return (int64_t{rows[row]} * f_.kv_heads + head_) * f_.dim; });
-    }
-    copy_async_commit();
-  }
-
-  const Forward& f_;
-  int seen_;
-  int begin_;  // of the sequence: its first entry of the page table, or its first row
-  int head_;
-  uint32_t tiles_;
-  int32_t* rows_;  // [kRing, kKeys]: rows of the pool, −1 beyond the last key
-  int32_t next_ = -1;
-};
+using namespace attention_forward;
 
 /// 1 / Σ weights, and the log-sum-exp of a row into lse.
 __device__ float finish_row(const Forward& f, const RowState& rows, int half, int64_t at,
@@ -132,12 +31,15 @@ __device__ float finish_row(const Forward& f, const RowState& rows, int half, in
   return 1.0F / sum;
 }
 
-template <int kD, int kM>
-constexpr int kTilesBytes = kWarps* kM * 16 * kRowBytes<kD> + KeyTiles<kD, 2>::kBytes;
+template <int kD>
+constexpr int kTilesM = kD > 128 ? 1 : 2;
+template <int kD, int kStages>
+constexpr int kTilesBytes =
+    kWarps* kTilesM<kD> * 16 * kRowBytes<kD> + KeyTiles<kD, kStages>::kBytes;
 
-template <int kD, int kM>
+template <int kD, int kStages>
 __global__ void __launch_bounds__(kThreads, kD > 128 ? 1 : 2) attention_tiles(const Forward f) {
-  constexpr int kBlock = kWarps * kM * 16;
+  constexpr int kM = kTilesM<kD>, kBlock = kWarps * kM * 16;
   extern __shared__ __align__(1024) unsigned char shared[];
   // The last blocks of a sequence see the most keys: first.
   const RowBlock at = find_block(f.query_begin, f.sequences, f.group, kBlock,
@@ -152,7 +54,7 @@ __global__ void __launch_bounds__(kThreads, kD > 128 ? 1 : 2) attention_tiles(co
     return block_begin + row < part.rows ? part.at(f, block_begin + row) * f.dim : int64_t{-1};
   });
   const int seen = part.position(f, min(block_begin + kBlock, part.rows) - 1) + 1;
-  KeyTiles<kD, 2> tiles(f, part, seen, shared + kBlock * kRowBytes<kD>);
+  KeyTiles<kD, kStages> tiles(f, part, seen, shared + kBlock * kRowBytes<kD>);
   tiles.start();
 
   const int begin = block_begin + warp * kM * 16;  // this warp's first row
@@ -236,15 +138,11 @@ __global__ void __launch_bounds__(kThreads, kD > 128 ? 1 : 2) attention_tiles(co
           *reinterpret_cast<const uint4*>(staging + r * kRowBytes<kD> + ((chunk ^ (r & 7)) << 4));
 }
 
-template <int kD>
-constexpr int kStagesOf = kD == 64    ? 4
-                          : kD == 128 ? 3
-                                      : 2;
 constexpr int kScoreBytes = kKeys / 8 * 32 * 16;  // C fragments of 16 rows
-template <int kD>
-constexpr int kRowsBytes = 16 * kRowBytes<kD> + kScoreBytes + KeyTiles<kD, kStagesOf<kD>>::kBytes;
+template <int kD, int kStages>
+constexpr int kRowsBytes = 16 * kRowBytes<kD> + kScoreBytes + KeyTiles<kD, kStages>::kBytes;
 
-template <int kD>
+template <int kD, int kStages>
 __global__ void __launch_bounds__(kThreads) attention_rows(const Forward f) {
   constexpr int kColumns = kD / 8 / kWarps;  // of eight: a warp's
   extern __shared__ __align__(1024) unsigned char shared[];
@@ -261,7 +159,7 @@ __global__ void __launch_bounds__(kThreads) attention_rows(const Forward f) {
       return begin + row < part.rows ? part.at(f, begin + row) * f.dim : int64_t{-1};
     });
     const int seen = part.position(f, min(begin + 16, part.rows) - 1) + 1;
-    KeyTiles<kD, kStagesOf<kD>> tiles(f, part, seen, shared + 16 * kRowBytes<kD> + kScoreBytes);
+    KeyTiles<kD, kStages> tiles(f, part, seen, shared + 16 * kRowBytes<kD> + kScoreBytes);
     tiles.start();
 
     RowState rows;
@@ -330,24 +228,46 @@ __global__ void __launch_bounds__(kThreads) attention_rows(const Forward f) {
 /// How many tokens a sequence must bring on average before one of few is not worth a kernel.
 constexpr int64_t kLongSequences = 64;
 
+template <int kD, int kStages>
+void launch_rows(Exec& exec, const Forward& f) {
+  constexpr int kBytes = kRowsBytes<kD, kStages>;
+  allow_shared<attention_rows<kD, kStages>>(kBytes);
+  attention_rows<kD, kStages>
+      <<<static_cast<unsigned>(f.sequences * f.kv_heads), kThreads, kBytes, stream_of(exec)>>>(f);
+  check_launch("attention of few rows");
+}
+
+template <int kD, int kStages>
+void launch_tiles(Exec& exec, const Forward& f, int64_t tokens) {
+  constexpr int kBytes = kTilesBytes<kD, kStages>;
+  allow_shared<attention_tiles<kD, kStages>>(kBytes);
+  const dim3 grid(row_blocks(tokens * f.group, f.sequences, kWarps * kTilesM<kD> * 16),
+                  static_cast<unsigned>(f.kv_heads));
+  attention_tiles<kD, kStages><<<grid, kThreads, kBytes, stream_of(exec)>>>(f);
+  check_launch("attention of many rows");
+}
+
+/// Stages: what pays where there is room, and what every card has room for.
 template <int kD>
 void launch(Exec& exec, Forward f, int64_t tokens) {
-  constexpr int kM = kD > 128 ? 1 : 2;
+  constexpr int kTiles = 2, kFewTiles = kD > 128 ? 1 : 2;
+  constexpr int kRows = kD > 128 ? 2 : kD > 64 ? 3 : 4, kFewRows = kD > 128 ? 1 : kD > 64 ? 2 : 4;
+  static_assert(kTilesBytes<kD, kFewTiles> <= kLeastShared);
+  static_assert(kRowsBytes<kD, kFewRows> <= kLeastShared);
   const bool decode = tokens <= f.sequences;  // one token each, but for an odd guest
   const bool mixed = !decode && tokens < kLongSequences * f.sequences;
   f.few_rows = decode ? INT_MAX : mixed ? 16 : 0;
   if (decode || mixed) {
-    allow_shared<attention_rows<kD>>(kRowsBytes<kD>);
-    attention_rows<kD><<<static_cast<unsigned>(f.sequences * f.kv_heads), kThreads, kRowsBytes<kD>,
-                         stream_of(exec)>>>(f);
-    check_launch("attention of few rows");
+    if (kRowsBytes<kD, kRows> <= shared_limit())
+      launch_rows<kD, kRows>(exec, f);
+    else
+      launch_rows<kD, kFewRows>(exec, f);
   }
   if (decode) return;
-  allow_shared<attention_tiles<kD, kM>>(kTilesBytes<kD, kM>);
-  const dim3 grid(row_blocks(tokens * f.group, f.sequences, kWarps * kM * 16),
-                  static_cast<unsigned>(f.kv_heads));
-  attention_tiles<kD, kM><<<grid, kThreads, kTilesBytes<kD, kM>, stream_of(exec)>>>(f);
-  check_launch("attention of many rows");
+  if (kTilesBytes<kD, kTiles> <= shared_limit())
+    launch_tiles<kD, kTiles>(exec, f, tokens);
+  else
+    launch_tiles<kD, kFewTiles>(exec, f, tokens);
 }
 
 }  // namespace

@@ -40,23 +40,24 @@ __global__ void __launch_bounds__(kStatisticsThreads) row_statistics(const Backw
 }
 
 /// How backward_keys is cut. A warp has 16 keys and keeps dk and dv of kColumns · 8 of their
-/// elements; of heads too large for that, kParts warps share the same keys.
-template <int kD>
+/// elements; of heads too large for that, kParts warps share the same keys. kSmall: for cards whose
+/// blocks have little shared memory; the sums are the same, sixteen rows at a time.
+template <int kD, bool kSmall>
 struct KeyShape {
   static constexpr int kKeys = 64;
   static constexpr int kParts = kD > 128 ? 2 : 1;
   static constexpr int kThreads = 128 * kParts;
-  static constexpr int kRows = kD > 128 ? 32 : 64;
+  static constexpr int kRows = kD <= 128 ? 64 : kSmall ? 16 : 32;
   static constexpr int kColumns = kD / 8 / kParts;
   static constexpr int kKeyBytes = kKeys * kRowBytes<kD>;
   using Tiles = RowTiles<kD, kRows, kThreads>;
   static constexpr int kBytes = 2 * kKeyBytes + Tiles::kBytes;
 };
 
-template <int kD>
-__global__ void __launch_bounds__(KeyShape<kD>::kThreads, kD > 128 ? 1 : 2)
+template <int kD, bool kSmall>
+__global__ void __launch_bounds__(KeyShape<kD, kSmall>::kThreads, kD > 128 ? 1 : 2)
     backward_keys(const Backward f) {
-  using Shape = KeyShape<kD>;
+  using Shape = KeyShape<kD, kSmall>;
   constexpr int kRows = Shape::kRows, kColumns = Shape::kColumns;
   extern __shared__ __align__(1024) unsigned char shared[];
   // The first keys of a sequence have the most rows: first.
@@ -134,21 +135,21 @@ __global__ void __launch_bounds__(KeyShape<kD>::kThreads, kD > 128 ? 1 : 2)
 }
 
 /// How backward_queries is cut: a warp has kM · 16 rows.
-template <int kD>
+template <int kD, bool kSmall>
 struct QueryShape {
   static constexpr int kM = kD > 128 ? 1 : 2;
   static constexpr int kThreads = 128;
   static constexpr int kRows = 4 * kM * 16;
-  static constexpr int kKeys = 32;
+  static constexpr int kKeys = kD > 128 && kSmall ? 16 : 32;
   static constexpr int kRowsBytes = kRows * kRowBytes<kD>;
   static constexpr int kKeyBytes = kKeys * kRowBytes<kD>;
   static constexpr int kBytes = 2 * kRowsBytes + 4 * kKeyBytes + kRows * 12;
 };
 
-template <int kD>
-__global__ void __launch_bounds__(QueryShape<kD>::kThreads, kD > 128 ? 1 : 2)
+template <int kD, bool kSmall>
+__global__ void __launch_bounds__(QueryShape<kD, kSmall>::kThreads, kD > 128 ? 1 : 2)
     backward_queries(const Backward f) {
-  using Shape = QueryShape<kD>;
+  using Shape = QueryShape<kD, kSmall>;
   constexpr int kM = Shape::kM, kKeys = Shape::kKeys;
   extern __shared__ __align__(1024) unsigned char shared[];
   // The last rows of a sequence see the most keys: first.
@@ -237,23 +238,29 @@ __global__ void __launch_bounds__(QueryShape<kD>::kThreads, kD > 128 ? 1 : 2)
     }
 }
 
-template <int kD>
+template <int kD, bool kSmall>
 void launch(const Backward& f, int heads, cudaStream_t stream) {
   const auto y = static_cast<unsigned>(heads);
   row_statistics<<<dim3(blocks_for(f.rows * 32, kStatisticsThreads), y), kStatisticsThreads, 0,
                    stream>>>(f);
   check_launch("attention_backward's row statistics");
-  using Keys = KeyShape<kD>;
-  allow_shared<backward_keys<kD>>(Keys::kBytes);
-  backward_keys<kD><<<dim3(row_blocks(f.rows / f.group, f.sequences, Keys::kKeys), y),
-                      Keys::kThreads, Keys::kBytes, stream>>>(f);
+  using Keys = KeyShape<kD, kSmall>;
+  allow_shared<backward_keys<kD, kSmall>>(Keys::kBytes);
+  backward_keys<kD, kSmall><<<dim3(row_blocks(f.rows / f.group, f.sequences, Keys::kKeys), y),
+                              Keys::kThreads, Keys::kBytes, stream>>>(f);
   check_launch("attention_backward of keys");
-  using Queries = QueryShape<kD>;
-  allow_shared<backward_queries<kD>>(Queries::kBytes);
-  backward_queries<kD><<<dim3(row_blocks(f.rows, f.sequences, Queries::kRows), y),
-                         Queries::kThreads, Queries::kBytes, stream>>>(f);
+  using Queries = QueryShape<kD, kSmall>;
+  allow_shared<backward_queries<kD, kSmall>>(Queries::kBytes);
+  backward_queries<kD, kSmall><<<dim3(row_blocks(f.rows, f.sequences, Queries::kRows), y),
+                                 Queries::kThreads, Queries::kBytes, stream>>>(f);
   check_launch("attention_backward of queries");
 }
+
+template <int kD>
+constexpr int kSharedBytes = std::max(KeyShape<kD, false>::kBytes, QueryShape<kD, false>::kBytes);
+static_assert(kSharedBytes<128> <= kLeastShared);
+static_assert(KeyShape<256, true>::kBytes <= kLeastShared);
+static_assert(QueryShape<256, true>::kBytes <= kLeastShared);
 
 }  // namespace
 
@@ -298,11 +305,13 @@ void attention_backward(Exec& exec, const AttentionBackwardArgs& args) {
   for (; f.first_head < kv_heads; f.first_head += at_once) {
     const int count = kv_heads - f.first_head < at_once ? kv_heads - f.first_head : at_once;
     if (dim <= 64)
-      launch<64>(f, count, stream_of(exec));
+      launch<64, false>(f, count, stream_of(exec));
     else if (dim <= 128)
-      launch<128>(f, count, stream_of(exec));
+      launch<128, false>(f, count, stream_of(exec));
+    else if (kSharedBytes<256> <= shared_limit())
+      launch<256, false>(f, count, stream_of(exec));
     else
-      launch<256>(f, count, stream_of(exec));
+      launch<256, true>(f, count, stream_of(exec));
   }
 }
 

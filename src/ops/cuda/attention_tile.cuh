@@ -3,7 +3,9 @@
 // that a matrix load's eight rows touch all banks once. Tiles start at multiples of 1024 bytes.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
+#include <cstdlib>
 
 #include "ops/cuda/attention_mma.cuh"
 
@@ -121,6 +123,22 @@ __device__ inline RowBlock find_block(const int32_t* query_begin, int sequences,
   }
   return {low, index - first(low)};
 }
+
+/// Bytes of shared memory that a block can have: 227 KB on sm_90, 163 KB on sm_80, 99 KB on sm_86
+/// and sm_89. Kernels are cut to fit; how they are cut changes no bit. MILES_CUDA_SHARED_BYTES
+/// lowers it, and so may a test, to run here what a smaller card runs.
+inline std::atomic<int>& shared_limit() {
+  static std::atomic<int> limit = [] {
+    int device = 0, bytes = 0;
+    check(cudaGetDevice(&device), "asking for the device");
+    check(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
+          "asking for the shared memory of a block");
+    const char* const lower = std::getenv("MILES_CUDA_SHARED_BYTES");
+    return lower != nullptr ? std::min(bytes, std::atoi(lower)) : bytes;
+  }();
+  return limit;
+}
+inline constexpr int kLeastShared = 99 * 1024;  // of the cards that we compile for
 
 /// Lets a kernel have more than 48 KB of shared memory: once per kernel and device.
 template <auto kKernel>

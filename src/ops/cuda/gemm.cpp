@@ -45,7 +45,8 @@ void linear_backward_input(Exec& exec, const LinearBackwardInputArgs& args) {
            .in = args.dy.dtype(),
            .out = args.dx.dtype(),
            .result = args.dx.data(),
-           .accumulate = args.accumulate == Accumulate::yes},
+           .accumulate = args.accumulate == Accumulate::yes,
+           .row_bits = RowBits::of_extents},
           n, k);
 }
 
@@ -61,7 +62,8 @@ void linear_backward_weight(Exec& exec, const LinearBackwardWeightArgs& args) {
            .in = args.dy.dtype(),
            .out = args.dw.dtype(),
            .result = args.dw.data(),
-           .accumulate = args.accumulate == Accumulate::yes},
+           .accumulate = args.accumulate == Accumulate::yes,
+           .row_bits = RowBits::of_extents},
           n, k);
 }
 

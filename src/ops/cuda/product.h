@@ -15,6 +15,10 @@ struct Operand {
   int64_t k_stride = 0;    // elements
 };
 
+/// What a row's bits may depend on: its row of a and b alone, or the product's extents too. Never
+/// on anything else.
+enum class RowBits { invariant, of_extents };
+
 /// out[i, j] = Σ_k a(i, k) · b(j, k) (+ out[i, j]), i < rows, j < columns, k < depth; accumulated
 /// in f32 and rounded once. `out` is row-major.
 struct Product {
@@ -27,6 +31,7 @@ struct Product {
   DType out = DType::f32;  // the same or f32
   void* result = nullptr;
   bool accumulate = false;
+  RowBits row_bits = RowBits::invariant;
 };
 
 /// On CUDA cores, any shape and type: every element is one chain of fused multiply-adds over
@@ -34,8 +39,9 @@ struct Product {
 void simt_product(Exec& exec, const Product& product);
 
 /// On tensor cores, by cuBLASLt: bf16 operands whose rows, as they lie in memory, start at
-/// multiples of 16 bytes. Never split along k: an element's bits depend on its row of a and its row
-/// of b alone (tests/ops/gemm_test.cpp asserts it on the card at hand).
+/// multiples of 16 bytes. Where rows are invariant it is never split along k: an element's bits
+/// depend on its row of a and its row of b alone (tests/ops/gemm_test.cpp asserts it on the card at
+/// hand).
 void tensor_product(Exec& exec, const Product& product);
 
 }  // namespace miles::cuda

@@ -4,8 +4,13 @@
 // 13.0): within algorithm 66 a row's bits depend on the split along k alone, not on tile, stages or
 // cluster. So there, of the unsplit configurations of algorithm 66, the fastest by timing is taken,
 // for every number of rows another. On other cards nothing of the kind was measured: one
-// configuration serves all numbers of rows. Both hold for the gradients too, whose bits then do not
-// depend on what a timing said.
+// configuration serves all numbers of rows.
+//
+// A gradient's rows need not be invariant, and unsplit it would leave most of the card idle where
+// the result is small and the sum long (the head's input gradient). But its bits must be a function
+// of its extents: not of what was computed before, nor of what a timing said. So the heuristic says
+// algorithm, split and how the parts are summed; timing only chooses among configurations that
+// share all three, and only in algorithm 66, where that was seen to change no bit.
 #include <algorithm>
 #include <limits>
 #include <map>
@@ -96,35 +101,66 @@ bool is_hopper() {
   return hopper;
 }
 
-/// Configurations that may compute the product, the most promising first.
-std::vector<cublasLtMatmulAlgo_t> candidates(const Exec& exec, const Descriptors& with) {
+/// What the heuristic offers for a product whose parts along k, if any, are summed in one of these
+/// ways; the most promising first.
+std::vector<cublasLtMatmulAlgo_t> offers(const Descriptors& with, uint64_t workspace,
+                                         uint32_t reductions) {
   const CublasLt& lt = cublaslt();
   cublasLtMatmulPreference_t preference = nullptr;
   check(lt.preference_create(&preference), "describing a preference");
-  const uint64_t workspace = exec.workspace.size();
-  const uint32_t reduction = CUBLASLT_REDUCTION_SCHEME_NONE;  // no split along k
   check(lt.preference_set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace,
                           sizeof workspace),
         "describing a preference");
-  check(lt.preference_set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reduction,
-                          sizeof reduction),
+  check(lt.preference_set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions,
+                          sizeof reductions),
         "describing a preference");
-  std::vector<cublasLtMatmulHeuristicResult_t> offered(kOffered);
+  std::vector<cublasLtMatmulHeuristicResult_t> results(kOffered);
   int count = 0;
   const cublasStatus_t status =
       lt.heuristic(lt.handle, with.desc, with.b, with.a, with.out, with.out, preference, kOffered,
-                   offered.data(), &count);
+                   results.data(), &count);
   lt.preference_destroy(preference);
   check(status, "asking for algorithms");
-  std::vector<cublasLtMatmulAlgo_t> allowed;
-  for (int i = 0; i < count; ++i) {
-    const cublasLtMatmulAlgo_t& algorithm = offered[static_cast<size_t>(i)].algo;
-    if (offered[static_cast<size_t>(i)].state != CUBLAS_STATUS_SUCCESS ||
-        attribute<int32_t>(algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM) > 1 ||
-        (is_hopper() && attribute<int32_t>(algorithm, CUBLASLT_ALGO_CONFIG_ID) != kHopperAlgorithm))
-      continue;
-    allowed.push_back(algorithm);
-  }
+  std::vector<cublasLtMatmulAlgo_t> offered;
+  for (int i = 0; i < count; ++i)
+    if (results[static_cast<size_t>(i)].state == CUBLAS_STATUS_SUCCESS)
+      offered.push_back(results[static_cast<size_t>(i)].algo);
+  return offered;
+}
+
+/// As far as a configuration decides a product's bits, this does.
+struct Kind {
+  int32_t algorithm = 0, splits = 0;
+  uint32_t reduction = 0;
+  bool operator==(const Kind&) const = default;
+};
+Kind kind_of(const cublasLtMatmulAlgo_t& algorithm) {
+  return {attribute<int32_t>(algorithm, CUBLASLT_ALGO_CONFIG_ID),
+          attribute<int32_t>(algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM),
+          attribute<uint32_t>(algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME)};
+}
+
+/// Configurations that may compute a product whose rows are invariant.
+std::vector<cublasLtMatmulAlgo_t> candidates(const Exec& exec, const Descriptors& with) {
+  auto allowed = offers(with, exec.workspace.size(), CUBLASLT_REDUCTION_SCHEME_NONE);
+  std::erase_if(allowed, [](const cublasLtMatmulAlgo_t& algorithm) {
+    const Kind kind = kind_of(algorithm);
+    return kind.splits > 1 || (is_hopper() && kind.algorithm != kHopperAlgorithm);
+  });
+  return allowed;
+}
+
+/// Configurations that may compute a gradient: parts are kept in the workspace, in f32, and summed
+/// in order.
+std::vector<cublasLtMatmulAlgo_t> gradient_candidates(const Product& product,
+                                                      const Descriptors& with) {
+  uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+  if (product.out == DType::f32) reductions |= CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE;
+  auto allowed = offers(with, kCudaWorkspaceBytes, reductions);
+  std::erase_if(allowed, [&](const cublasLtMatmulAlgo_t& algorithm) {
+    const Kind kind = kind_of(algorithm);
+    return kind.splits > 1 && (kind.reduction & reductions) == 0;
+  });
   return allowed;
 }
 
@@ -195,8 +231,25 @@ class Timer {
   cudaEvent_t begin_ = nullptr, end_ = nullptr;
 };
 
-/// What is tried must not be added to the result again and again: an accumulating product is timed
-/// without its addition, and so cannot be timed in place. The choice by promise will do there.
+/// By timing the first few. Not where graphs are captured, nor where the product is added to its
+/// result, which trying it would change: the first one, the most promising, will do there.
+cublasLtMatmulAlgo_t fastest(Exec& exec, const Product& product, const Descriptors& with,
+                             const std::vector<cublasLtMatmulAlgo_t>& allowed) {
+  const cudaStream_t stream = stream_of(exec);
+  if (product.accumulate || capturing(stream)) return allowed.front();
+  Timer timer;
+  float least = std::numeric_limits<float>::infinity();
+  cublasLtMatmulAlgo_t best = allowed.front();
+  for (size_t i = 0; i < allowed.size() && i < kTimed; ++i) {
+    const float time = timer.measure(
+        stream, [&] { return run(exec, product, with, allowed[i]) == CUBLAS_STATUS_SUCCESS; });
+    if (time >= least) continue;
+    least = time;
+    best = allowed[i];
+  }
+  return best;
+}
+
 cublasLtMatmulAlgo_t choose(Exec& exec, const Product& product, const Descriptors& with) {
   std::vector<cublasLtMatmulAlgo_t> allowed = candidates(exec, with);
   if (allowed.empty()) {  // too few rows for the heuristic to think of them
@@ -211,20 +264,7 @@ cublasLtMatmulAlgo_t choose(Exec& exec, const Product& product, const Descriptor
          "cuBLASLt offers no unsplit algorithm {}for a product of {} x {} x {} on this card; "
          "pass --dtype float32 or --device cpu",
          is_hopper() ? "66 " : "", product.rows, product.columns, product.depth);
-  const cudaStream_t stream = stream_of(exec);
-  if (!is_hopper() || product.accumulate || capturing(stream)) return allowed.front();
-  allowed.resize(std::min<size_t>(allowed.size(), kTimed));
-  Timer timer;
-  float least = std::numeric_limits<float>::infinity();
-  cublasLtMatmulAlgo_t best = allowed.front();
-  for (const cublasLtMatmulAlgo_t& algorithm : allowed) {
-    const float time = timer.measure(
-        stream, [&] { return run(exec, product, with, algorithm) == CUBLAS_STATUS_SUCCESS; });
-    if (time >= least) continue;
-    least = time;
-    best = algorithm;
-  }
-  return best;
+  return is_hopper() ? fastest(exec, product, with, allowed) : allowed.front();
 }
 
 /// The kind of product, its extents apart from the number of tokens, and that number (or its
@@ -246,8 +286,41 @@ std::map<Key, cublasLtMatmulAlgo_t>& chosen() {
   return table;
 }
 
+const cublasLtMatmulAlgo_t& gradient_algorithm_for(Exec& exec, const Product& product,
+                                                   const Descriptors& with) {
+  const Key exact = key_of(product);
+  if (const auto found = chosen().find(exact); found != chosen().end()) return found->second;
+  const auto usable = [&](const cublasLtMatmulAlgo_t& algorithm) {
+    return serves(with, algorithm, exec.workspace.size());
+  };
+  Product usual = product;
+  tokens_of(usual) = class_of(tokens_of(usual));
+  const auto shared = chosen().find(key_of(usual));
+  if (shared != chosen().end() && usable(shared->second)) return chosen()[exact] = shared->second;
+  // The kind comes from the class, so that it does not matter who of it comes first.
+  auto allowed = gradient_candidates(usual, Descriptors(usual));
+  const Kind kind = allowed.empty() ? Kind{} : kind_of(allowed.front());
+  std::erase_if(allowed, [&](const cublasLtMatmulAlgo_t& algorithm) {
+    return kind_of(algorithm) != kind || !usable(algorithm);
+  });
+  if (allowed.empty()) {
+    allowed = gradient_candidates(product, with);
+    if (allowed.empty())
+      fail(ErrorCode::device,
+           "cuBLASLt offers no deterministic algorithm for a gradient of {} x {} x {} on this "
+           "card; pass --dtype float32 or --device cpu",
+           product.rows, product.columns, product.depth);
+    return chosen()[exact] = allowed.front();
+  }
+  const bool timed = is_hopper() && kind.algorithm == kHopperAlgorithm;
+  const cublasLtMatmulAlgo_t algorithm =
+      timed ? fastest(exec, product, with, allowed) : allowed.front();
+  return chosen()[exact] = chosen()[key_of(usual)] = algorithm;
+}
+
 const cublasLtMatmulAlgo_t& algorithm_for(Exec& exec, const Product& product,
                                           const Descriptors& with) {
+  if (product.row_bits == RowBits::of_extents) return gradient_algorithm_for(exec, product, with);
   const Key exact = key_of(product);
   if (const auto found = chosen().find(exact); found != chosen().end()) return found->second;
   const Key usual = key_of(in_its_class(product));

@@ -1,0 +1,88 @@
+#include "rl/train_setup.h"
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "observe/memory_timeline.h"
+#include "rl/run_recorder.h"
+#include "tests/support/shared.h"
+
+namespace miles {
+namespace {
+
+constexpr int64_t kGiB = int64_t{1} << 30;
+
+/// As much of a GPU as a budget asks for.
+class Gpu24 : public Device {
+ public:
+  explicit Gpu24(int64_t foreign) : foreign_(foreign) {}
+  DeviceKind kind() const override { return DeviceKind::cuda; }
+  std::string name() const override { return "GPU of 24 GiB"; }
+  int64_t capacity_bytes() const override { return 24 * kGiB; }
+  int64_t foreign_bytes() const override { return foreign_; }
+  AddressSpace& memory() override { std::abort(); }
+  AddressSpace& host_memory() override { std::abort(); }
+  std::unique_ptr<Stream> make_stream(StreamUse) override { std::abort(); }
+
+ private:
+  int64_t foreign_;  // bytes
+};
+
+TEST(Budget, LeftOutLeavesRoomForWhatTheDriverHolds) {
+  const MemoryBudget budget = resolve_budget({}, Gpu24(3 * kGiB));
+  EXPECT_LT(budget.device_bytes, 21 * kGiB);
+  EXPECT_GE(budget.device_bytes, 20 * kGiB);
+  EXPECT_EQ(budget.host_bytes, host_capacity_bytes()) << "the host's, not the device's";
+  EXPECT_EQ(resolve_budget({}, Gpu24(24 * kGiB)).device_bytes, 0);
+}
+
+TEST(Budget, OnTheCpuIsTheMachine) {
+  const auto device = make_cpu_device();
+  const MemoryBudget budget = resolve_budget({}, *device);
+  EXPECT_EQ(budget.device_bytes, host_capacity_bytes());
+  EXPECT_EQ(budget.host_bytes, host_capacity_bytes());
+}
+
+TEST(Budget, IsWhatTheFlagsSay) {
+  const MemoryBudget budget =
+      resolve_budget({.gpu_memory_budget = 40 * kGiB, .host_memory_budget = 7}, Gpu24(kGiB));
+  EXPECT_EQ(budget.device_bytes, 40 * kGiB);
+  EXPECT_EQ(budget.host_bytes, 7);
+}
+
+TEST(Budget, ThatIsMoreThanThereIsDoesNotHelp) {
+  MemoryPlan plan;
+  plan.device_peak = 22 * kGiB;
+  EXPECT_NO_THROW(check_device_has(plan, Gpu24(2 * kGiB)));
+  try {
+    check_device_has(plan, Gpu24(2 * kGiB + 1));
+    FAIL() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::budget);
+    EXPECT_NE(std::string(error.what()).find("22.0 GiB"), std::string::npos) << error.what();
+  }
+}
+
+TEST(RunRecorder, ShowsWhatTheDriverHoldsAsATagBesideTheLedger) {
+  const test::ScratchDir dir;
+  HandoffEvent event;
+  event.name = "actor.onload";
+  event.device.by_tag = {{"actor.params", 5}};
+  event.device.total = event.device.event_peak = 5;
+  {
+    RunRecorder recorder(dir.path(), 0, false);
+    recorder.handoff(event, 0, {});
+    event.device_foreign = 700;
+    recorder.handoff(event, 0, {});
+  }
+  const auto events = read_memory_timeline(dir / "memory.jsonl");
+  ASSERT_EQ(events.size(), 2);
+  using Tags = std::map<std::string, int64_t>;
+  EXPECT_EQ(events[0].device_bytes, (Tags{{"actor.params", 5}}));
+  EXPECT_EQ(events[1].device_bytes, (Tags{{"actor.params", 5}, {kDriverTag, 700}}));
+  EXPECT_EQ(events[1].device_total, 5);
+  EXPECT_EQ(events[1].device_peak, 5);
+}
+
+}  // namespace
+}  // namespace miles
