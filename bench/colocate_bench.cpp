@@ -35,6 +35,7 @@ struct Options {
   int64_t prompt_len = 1024, new_tokens = 1024;
   int64_t min_len = 0, max_len = 0;  // with both: prompt and response uniform in between
   int64_t chunk = 8192;
+  bool true_on_policy = true;
   // train
   int64_t tokens = 32768, seq_len = 4096, max_tokens_per_gpu = 16384;
   std::string placement = "resident";
@@ -143,7 +144,8 @@ void rollout(const Options& options) {
   EngineOptions engine_options{.page_size = 16,
                                .max_running_requests = options.requests,
                                .chunked_prefill_size = options.chunk,
-                               .seed = options.seed};
+                               .seed = options.seed,
+                               .true_on_policy = options.true_on_policy};
   int64_t total = 0, output = 0;
   for (size_t i = 0; i < lengths.prompts.size(); ++i) {
     const int64_t length = lengths.prompts[i] + lengths.responses[i];
@@ -391,6 +393,7 @@ int run(int argc, char** argv) {
   app.add_option("--min-len", options.min_len);
   app.add_option("--max-len", options.max_len);
   app.add_option("--chunk", options.chunk, "tokens of prefill a step")->check(CLI::PositiveNumber);
+  app.add_flag("!--no-true-on-policy", options.true_on_policy, "products unrestricted");
   app.add_option("--tokens", options.tokens, "of a training step")->check(CLI::PositiveNumber);
   app.add_option("--seq-len", options.seq_len)->check(CLI::PositiveNumber);
   app.add_option("--max-tokens-per-gpu", options.max_tokens_per_gpu)->check(CLI::PositiveNumber);

@@ -18,6 +18,7 @@ StandaloneEngine::StandaloneEngine(ModelSource model, const DeviceConfig& device
   options.page_size = engine.page_size;
   options.max_running_requests = std::min(engine.max_running_requests, max_requests);
   options.chunked_prefill_size = engine.chunked_prefill_size;
+  options.true_on_policy = engine.true_on_policy;
   options.max_context_len = std::min(max_context_len, model_.config().max_position_embeddings);
   options.seed = seed;
   const int64_t pages = (options.max_context_len + options.page_size - 1) / options.page_size;

@@ -9,9 +9,10 @@
 namespace miles {
 
 /// y = x · wᵀ, accumulated in f32, rounded once.
-/// Row-invariant: the bits of y's row i are a function of x's row i and w alone, whatever M, the
-/// other rows and the number of threads are. So a token scores the same in a decode batch and in
-/// training. Aliases: y overlaps neither x nor w.
+/// Row-invariant unless exec.row_bits allows otherwise (then a backend may be faster): the bits of
+/// y's row i are a function of x's row i and w alone, whatever M, the other rows and the number of
+/// threads are. So a token scores the same in a decode batch and in training. Aliases: y overlaps
+/// neither x nor w.
 struct LinearArgs {
   Tensor x;  // [M, K] T: f32 or bf16
   Tensor w;  // [N, K] T

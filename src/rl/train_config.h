@@ -52,6 +52,7 @@ struct EngineConfig {
   int64_t max_running_requests = 64;   // --max-running-requests
   int64_t chunked_prefill_size = 512;  // --chunked-prefill-size, tokens
   int64_t page_size = 16;              // --page-size, tokens
+  bool true_on_policy = true;          // --no-true-on-policy: log-probs need not be training's bits
 };
 
 struct RewardConfig {

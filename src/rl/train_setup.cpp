@@ -118,6 +118,7 @@ EngineOptions engine_options(TrainConfig& config, const ModelConfig& model) {
   options.page_size = config.engine.page_size;
   options.max_running_requests = config.engine.max_running_requests;
   options.chunked_prefill_size = config.engine.chunked_prefill_size;
+  options.true_on_policy = config.engine.true_on_policy;
   options.max_context_len = max_sample_length(config, model);
   if (config.eval.interval)
     options.max_context_len = std::max(options.max_context_len, max_eval_length(config, model));

@@ -43,7 +43,8 @@ RunnerLimits runner_limits(const EngineOptions& options) {
   return {.tokens = options.chunked_prefill_size + options.max_running_requests,
           .sequences = options.max_running_requests,
           .pages_per_sequence = pages_of(options.max_context_len, options.page_size),
-          .positions = options.max_context_len};
+          .positions = options.max_context_len,
+          .row_bits = options.true_on_policy ? RowBits::invariant : RowBits::of_extents};
 }
 
 }  // namespace

@@ -31,6 +31,7 @@ struct EngineOptions {
   int64_t chunked_prefill_size = 512;  // tokens of prefill a step; decode tokens come on top
   int64_t max_context_len = 0;         // prompt and response together, tokens
   uint64_t seed = 0;                   // of the draws
+  bool true_on_policy = true;          // log-probs are those of training, bit for bit
 };
 
 class Engine {

@@ -106,7 +106,8 @@ StepOutput Runner::run(const StepBatch& step, const RolloutWeights& weights, con
   auto* scratch = static_cast<std::byte*>(buffers_.scratch.data());
   Exec exec{.device = device_,
             .stream = *stream_,
-            .workspace = {scratch, static_cast<size_t>(buffers_.scratch.bytes())}};
+            .workspace = {scratch, static_cast<size_t>(buffers_.scratch.bytes())},
+            .row_bits = limits_.row_bits};
   // Bans are put in place from the host.
   if (stream_->captures() && step.is_decode() && step.bans.empty()) {
     const int64_t sequences = step.tokens.sequences();

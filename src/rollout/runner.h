@@ -23,10 +23,11 @@ namespace miles {
 
 /// The largest batch.
 struct RunnerLimits {
-  int64_t tokens = 0;              // N: in a batch
-  int64_t sequences = 0;           // R: in a batch; also draws
-  int64_t pages_per_sequence = 0;  // in a page table
-  int64_t positions = 0;           // longest context, tokens
+  int64_t tokens = 0;                     // N: in a batch
+  int64_t sequences = 0;                  // R: in a batch; also draws
+  int64_t pages_per_sequence = 0;         // in a page table
+  int64_t positions = 0;                  // longest context, tokens
+  RowBits row_bits = RowBits::invariant;  // of its matrix products
 };
 
 /// What a step gives, on the host.

@@ -30,7 +30,8 @@ void linear(Exec& exec, const LinearArgs& args) {
            .b = {args.w.data(), k, 1},
            .in = args.x.dtype(),
            .out = args.y.dtype(),
-           .result = args.y.data()},
+           .result = args.y.data(),
+           .row_bits = exec.row_bits},
           n, k);
 }
 

@@ -15,10 +15,6 @@ struct Operand {
   int64_t k_stride = 0;    // elements
 };
 
-/// What a row's bits may depend on: its row of a and b alone, or the product's extents too. Never
-/// on anything else.
-enum class RowBits { invariant, of_extents };
-
 /// out[i, j] = Σ_k a(i, k) · b(j, k) (+ out[i, j]), i < rows, j < columns, k < depth; accumulated
 /// in f32 and rounded once. `out` is row-major.
 struct Product {
