@@ -19,8 +19,11 @@ ActorModel::ActorModel(const ActorOptions& options, const ModelConfig& config,
       optimizer_(options.optimizer, config, layout, store_) {}
 
 ActorModel::~ActorModel() {
-  for (Stream* stream : {compute_.get(), copies_.to_device.get(), copies_.to_host.get()})
-    stream->synchronize();
+  for (Stream* stream : {compute_.get(), copies_.to_device.get(), copies_.to_host.get()}) try {
+      stream->synchronize();
+    } catch (const Error& error) {  // the device has failed, and nothing is on its way any more
+      log::warn("{}", error.what());
+    }
 }
 
 Exec ActorModel::exec() {

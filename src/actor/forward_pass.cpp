@@ -72,9 +72,7 @@ void forward_head(const Pass& pass, const HeadWeights& weights, Tensor x, const 
   const int64_t n = rows.count;
   const Tensor indices = head.rows.rows(0, n), targets = head.targets.rows(0, n);
   const Tensor inverse = head.inverse_temperature.rows(0, n);
-  // The stream may read these after this function has returned: on a device copies of pageable
-  // memory are staged at once, and the inline stream is done already.
-  const std::vector<float> inverses(static_cast<size_t>(n), 1.0F / pass.temperature);
+  const std::vector<float>& inverses = pass.buffers.host_inverses(1.0F / pass.temperature);
   pass.exec.stream.copy(indices.data(), micro_batch.rows.data() + rows.first, indices.bytes());
   pass.exec.stream.copy(targets.data(), micro_batch.targets.data() + rows.first, targets.bytes());
   pass.exec.stream.copy(inverse.data(), inverses.data(), inverse.bytes());

@@ -98,6 +98,12 @@ void StepBuffers::place(Arena& activations, Arena& accumulators, Arena& working)
   workspace_ = working.allocate(DType::u8, {workspace_bytes(device_)});
 }
 
+const std::vector<float>& StepBuffers::host_inverses(float inverse) {
+  if (inverses_.empty() || inverses_.front() != inverse)  // or else copies may still read them
+    inverses_.assign(static_cast<size_t>(head_rows_), inverse);
+  return inverses_;
+}
+
 std::span<std::byte> StepBuffers::workspace() const {
   return {static_cast<std::byte*>(workspace_.data()), static_cast<size_t>(workspace_.bytes())};
 }

@@ -51,6 +51,10 @@ class StepBuffers {
   int micro_batches() const { return static_cast<int>(batches_.size()); }
   const DeviceBatch& batch(int m) const { return batches_[static_cast<size_t>(m)]; }
 
+  /// [head_rows()] times the same number, on the host, where it stays: what HeadBuffers'
+  /// inverse_temperature is copied from.
+  const std::vector<float>& host_inverses(float inverse);
+
   // Valid while committed.
   const LayerBuffers& layer() const { return layer_; }
   const LayerGradientBuffers& layer_gradients() const { return layer_gradients_; }
@@ -73,6 +77,7 @@ class StepBuffers {
   DeviceKind device_;
   int64_t head_rows_ = 0;
   std::vector<float> rope_table_;  // on the host, made once
+  std::vector<float> inverses_;    // [head_rows_] on the host
   LayerBuffers layer_;
   LayerGradientBuffers layer_gradients_;
   HeadBuffers head_;

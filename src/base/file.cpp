@@ -58,6 +58,7 @@ void write_file_atomically(const std::filesystem::path& path, std::string_view c
     if (::fsync(file.get()) != 0)
       fail(ErrorCode::data, "{}: cannot write: {}", path.string(), std::strerror(errno));
     std::filesystem::rename(beside, path);
+    sync_to_disk(path.has_parent_path() ? path.parent_path() : std::filesystem::path("."));
   } catch (const std::filesystem::filesystem_error& error) {
     std::error_code ignored;
     std::filesystem::remove(beside, ignored);

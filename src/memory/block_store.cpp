@@ -56,6 +56,7 @@ void BlockStore::offload() {
 }
 
 void BlockStore::flush() {
+  throw_failure();
   for (Slot& slot : slots_)
     if (slot.dirty) write_back(slot);
   for (const Event& written : home_written_) written.synchronize();
@@ -140,6 +141,7 @@ BlockStore::Lease BlockStore::acquire(int block, Access access, Stream& compute)
               block_count());
   const BlockSpan& span = options_.blocks[static_cast<size_t>(block)];
   if (in_place()) return {this, nullptr, options_.home + span.offset, access, &compute};
+  throw_failure();
   MILES_CHECK(slots_region_.committed(), "{}: acquire while offloaded", options_.tag);
   Slot* slot = find(block);
   if (slot == nullptr) {
@@ -155,12 +157,20 @@ BlockStore::Lease BlockStore::acquire(int block, Access access, Stream& compute)
   return {this, slot, slot->data, access, &compute};
 }
 
-void BlockStore::release(Slot& slot, Access access, Stream& compute) {
+void BlockStore::release(Slot& slot, Access access, Stream& compute) noexcept {
   --slot.leases;
-  slot.used = compute.record();
-  if (access == Access::read) return;
-  slot.dirty = true;
-  if (streamed()) write_back(slot);
+  try {
+    slot.used = compute.record();
+    if (access == Access::read) return;
+    slot.dirty = true;
+    if (streamed()) write_back(slot);
+  } catch (...) {  // the device has failed: a destructor must not end the program
+    failure_ = std::current_exception();
+  }
+}
+
+void BlockStore::throw_failure() {
+  if (failure_) std::rethrow_exception(failure_);
 }
 
 BlockStore::Lease::Lease(Lease&& other) noexcept

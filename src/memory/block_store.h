@@ -15,6 +15,7 @@
 // cannot be forgotten.
 #pragma once
 
+#include <exception>
 #include <memory>
 #include <vector>
 
@@ -75,7 +76,8 @@ class BlockStore {
 
   /// Starts bringing a block, if there is a slot that nobody leases. Never waits.
   void prefetch(int block);
-  /// The block, once `compute` has passed its arrival. At most `slots` leases at a time.
+  /// The block, once `compute` has passed its arrival. At most `slots` leases at a time. Throws
+  /// what an earlier lease's release could not.
   [[nodiscard]] Lease acquire(int block, Access access, Stream& compute);
 
   int block_count() const { return static_cast<int>(options_.blocks.size()); }
@@ -99,7 +101,8 @@ class BlockStore {
   Slot* claim(int block);  // a free slot for the block; null when all are leased
   void load(Slot& slot, int block);
   void write_back(Slot& slot);
-  void release(Slot& slot, Access access, Stream& compute);
+  void release(Slot& slot, Access access, Stream& compute) noexcept;
+  void throw_failure();
 
   CopyStreams* copies_;
   BlockStoreOptions options_;
@@ -107,6 +110,7 @@ class BlockStore {
   std::vector<Slot> slots_;
   std::vector<Event> home_written_;  // [blocks]: the block's last copy to the home is done
   int64_t uses_ = 0;
+  std::exception_ptr failure_;  // of a release, which cannot throw: thrown by what comes next
 };
 
 /// The right to use a block; given back at the end of its scope.

@@ -144,9 +144,13 @@ void check_cache_holds(int64_t max_total_tokens, int64_t longest) {
 }
 
 std::unique_ptr<Device> make_device(DeviceChoice choice) {
-  const bool cuda = choice == DeviceChoice::cuda ||
-                    (choice == DeviceChoice::automatic && cuda_device_count() > 0);
-  return cuda ? make_cuda_device() : make_cpu_device();
+  if (choice == DeviceChoice::cuda) return make_cuda_device();
+  if (choice == DeviceChoice::automatic && cuda_device_count() > 0) try {
+      return make_cuda_device();
+    } catch (const Error& error) {
+      log::warn("--device auto takes the CPU: {}", error.what());
+    }
+  return make_cpu_device();
 }
 
 MemoryBudget resolve_budget(const DeviceConfig& config, const Device& device) {

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "base/clock.h"
+#include "base/log.h"
 
 namespace miles {
 namespace {
@@ -87,11 +88,16 @@ class Turn {
     metrics_.set("perf/log_probs_time", watch.seconds());
     metrics_.set("rollout/log_probs",
                  masked_mean(samples_, [&](size_t s, size_t i) { return actor[s][i]; }));
-    metrics_.set("train/train_rollout_logprob_abs_diff",
-                 masked_mean(samples_, [&](size_t s, size_t i) {
-                   const float ours = actor[s][i], theirs = originals_[s].rollout_log_probs[i];
-                   return ours == theirs ? 0.0 : std::fabs(static_cast<double>(ours) - theirs);
-                 }));
+    const double difference = masked_mean(samples_, [&](size_t s, size_t i) {
+      const float ours = actor[s][i], theirs = originals_[s].rollout_log_probs[i];
+      return ours == theirs ? 0.0 : std::fabs(static_cast<double>(ours) - theirs);
+    });
+    metrics_.set("train/train_rollout_logprob_abs_diff", difference);
+    if (config_.engine.true_on_policy && difference != 0)
+      log::warn(
+          "train/train_rollout_logprob_abs_diff is {}, not 0: rollout and training differ on this "
+          "device; please report it",
+          difference);
     if (algorithm.use_rollout_logprobs) return;
     for (size_t s = 0; s < samples_.size(); ++s) samples_[s].old_log_probs = actor[s];
   }

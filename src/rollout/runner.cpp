@@ -25,11 +25,13 @@ class BannedLogits {
       stream_.copy(&kept_[i], place(bans[i]), sizeof(float));
       stream_.copy(place(bans[i]), &kNever, sizeof(float));
     }
+    if (!bans.empty()) stream_.synchronize();
   }
 
   /// In reverse, so that an id that was banned twice gets its first value back.
   void restore() {
     for (size_t i = bans_.size(); i-- > 0;) stream_.copy(place(bans_[i]), &kept_[i], sizeof(float));
+    if (!bans_.empty()) stream_.synchronize();
   }
 
  private:

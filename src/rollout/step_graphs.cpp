@@ -13,9 +13,12 @@ DecodeShape ladder_shape(DecodeShape wanted, DecodeShape limits) {
 }
 
 void StepGraphs::run(Stream& stream, DecodeShape shape, const std::function<void()>& work) {
-  const auto [entry, first] = graphs_.try_emplace(shape);
-  if (first) {
+  const auto entry = graphs_.find(shape);
+  if (entry == graphs_.end()) {
     work();  // what is decided once (algorithms, attributes of kernels) is decided now
+    // Graphs take memory of the driver's, which no budget sees: a bounded number of them.
+    if (graphs_.size() >= kMostGraphs) graphs_.clear();
+    graphs_.emplace(shape, nullptr);
     return;
   }
   if (!entry->second) entry->second = stream.capture(work);

@@ -30,6 +30,8 @@ class StepGraphs {
   /// graph later.
   void run(Stream& stream, DecodeShape shape, const std::function<void()>& work);
 
+  static constexpr size_t kMostGraphs = 64;
+
  private:
   std::map<DecodeShape, std::unique_ptr<Graph>> graphs_;  // null: the shape came once
 };

@@ -19,10 +19,12 @@ struct Case {
   DType dtype;
   EngineOptions engine;
   bool amx = false;  // attention as on AMX, whatever the machine has
+  bool wide = false;  // extents that a GPU's tensor cores take
 
   ModelConfig config() const {
     ModelConfig config = deep_config(dtype);
     if (amx) config.head_dim = 32;
+    if (wide) config.hidden_size = 128, config.head_dim = 64, config.intermediate_size = 256;
     return config;
   }
 };
@@ -38,13 +40,13 @@ EngineOptions with(int64_t total, int64_t page, int64_t running, int64_t chunk) 
 
 std::vector<Case> cases() {
   std::vector<Case> all;
-  for (const std::string type : {"f32_", "bf16_", "amx_"}) {
+  for (const std::string type : {"f32_", "bf16_", "amx_", "wide_"}) {
     const DType dtype = type == "f32_" ? DType::f32 : DType::bf16;
-    const bool amx = type == "amx_";
-    all.push_back({type + "roomy", dtype, with(4096, 16, 32, 512), amx});
-    all.push_back({type + "chunked", dtype, with(4096, 16, 32, 7), amx});
-    all.push_back({type + "preempted", dtype, with(150, 4, 8, 32), amx});
-    all.push_back({type + "one_by_one", dtype, with(512, 1, 1, 1), amx});
+    const bool amx = type == "amx_", wide = type == "wide_";
+    all.push_back({type + "roomy", dtype, with(4096, 16, 32, 512), amx, wide});
+    all.push_back({type + "chunked", dtype, with(4096, 16, 32, 7), amx, wide});
+    all.push_back({type + "preempted", dtype, with(150, 4, 8, 32), amx, wide});
+    all.push_back({type + "one_by_one", dtype, with(512, 1, 1, 1), amx, wide});
   }
   return all;
 }

@@ -166,6 +166,25 @@ TEST_P(BlockStoreTest, OverwriteNeedsNoCopyAndIsWrittenBack) {
     EXPECT_EQ(static_cast<int>(home_.data()[(i + 1) * kBytes - 1]), 50 + i);
 }
 
+/// A stream of a device that has failed.
+class FailedStream : public Stream {
+ public:
+  void copy(void*, const void*, int64_t) override {}
+  void fill_zero(void*, int64_t) override {}
+  Event record() override { fail(ErrorCode::device, "the device has failed"); }
+  void wait(const Event&) override {}
+  void synchronize() override {}
+};
+
+TEST_P(BlockStoreTest, ADeviceThatFailsUnderALeaseIsToldByTheNext) {
+  if (GetParam().home == Place::device) GTEST_SKIP() << "a lease in place records nothing";
+  BlockStore store(memory_, copies_, options());
+  store.onload();
+  FailedStream failed;
+  { const auto lease = store.acquire(0, Access::read, failed); }
+  EXPECT_THROW((void)store.acquire(1, Access::read, *compute_), Error);
+}
+
 INSTANTIATE_TEST_SUITE_P(Stores, BlockStoreTest,
                          testing::Values(StoreCase{"InPlace", Place::device, 0},
                                          StoreCase{"Resident", Place::host, 0},

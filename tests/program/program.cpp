@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <fstream>
 #include <sstream>
 #include <thread>
@@ -34,6 +35,10 @@ pid_t start(const std::vector<std::string>& arguments, const std::filesystem::pa
     ::setrlimit(RLIMIT_FSIZE, &limit);
     ::signal(SIGXFSZ, SIG_IGN);  // stays ignored: a write then fails, as it does on a full disk
   }
+  // Tests of the program are tests of the CPU, unless a GPU is asked for.
+  const char* const device = std::getenv("MILES_TEST_DEVICE");
+  if (device == nullptr || std::string(device) != "cuda")
+    ::setenv("CUDA_VISIBLE_DEVICES", "-1", 1);
   ::execv(argv[0], argv.data());
   ::_exit(127);
 }

@@ -166,7 +166,6 @@ TEST(Train, RefusesWhatCannotWorkBeforeItStarts) {
       {{"--prompt-data", "/nowhere.jsonl"}, 3, "/nowhere.jsonl"},
       {{"--load", "/nowhere"}, 3, "--load"},
       {{"--model", "qwen3-0.7b"}, 2, "qwen3-0.6b"},
-      {{"--device", "cuda"}, 5, "cuda"},
       {{"--no-such-flag"}, 2, "no-such-flag"},
       {{"--rollout-max-prompt-len", "1"}, 3, "--rollout-max-prompt-len"},
   };

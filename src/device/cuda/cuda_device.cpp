@@ -3,6 +3,7 @@
 #include "device/cuda/cuda_check.h"
 #include "device/cuda/cuda_memory.h"
 #include "device/cuda/cuda_stream.h"
+#include "device/cuda/probe.h"
 #include "device/device.h"
 
 namespace miles {
@@ -35,6 +36,11 @@ class CudaDevice : public Device {
   static int start(int index) {
     check(cudaSetDevice(index), "opening the device");
     check(cudaFree(nullptr), "opening the device");
+    if (!has_kernels_for_this_device())
+      fail(ErrorCode::device,
+           "--device cuda: this program was not compiled for this GPU; build it with "
+           "-DMILES_CUDA_ARCHITECTURES=native on this machine, or with the preset cuda, or pass "
+           "--device cpu");
     return index;
   }
 

@@ -25,7 +25,7 @@ CUdeviceptr address(std::byte* at) {
 void touch(std::byte* base, int64_t bytes, int64_t page) {
   const auto pieces = (bytes + kTouchPiece - 1) / kTouchPiece;
   const auto threads = std::min<int64_t>(pieces, std::max(1U, std::thread::hardware_concurrency()));
-  std::vector<std::thread> workers;
+  std::vector<std::jthread> workers;  // joined at the end
   for (int64_t worker = 0; worker < threads; ++worker)
     workers.emplace_back([=] {
       for (int64_t piece = worker; piece < pieces; piece += threads) {
@@ -33,7 +33,6 @@ void touch(std::byte* base, int64_t bytes, int64_t page) {
         for (int64_t at = piece * kTouchPiece; at < end; at += page) base[at] = std::byte{0};
       }
     });
-  for (std::thread& worker : workers) worker.join();
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 // algorithm, split and how the parts are summed; timing only chooses among configurations that
 // share all three, and only in algorithm 66, where that was seen to change no bit.
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <map>
 #include <tuple>
@@ -24,7 +25,7 @@
 namespace miles::cuda {
 namespace {
 
-constexpr int kHopperAlgorithm = 66;
+constexpr int kMeasuredAlgorithm = 66;
 constexpr int kOffered = 64;         // configurations that the heuristic is asked for
 constexpr int kTimed = 8;            // of them, the most promising are timed
 constexpr int64_t kUsualRows = 256;  // where one configuration must serve all
@@ -90,15 +91,16 @@ Value attribute(const cublasLtMatmulAlgo_t& algorithm, cublasLtMatmulAlgoConfigA
   return value;
 }
 
-bool is_hopper() {
-  static const bool hopper = [] {
+/// Whether this card and this library are those that were measured.
+bool is_measured() {
+  static const bool measured = [] {
     int device = 0, major = 0;
     check(cudaGetDevice(&device), "asking for the device");
     check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device),
           "asking for the device");
-    return major == 9;
+    return major == 9 && CUBLAS_VER_MAJOR == 13;
   }();
-  return hopper;
+  return measured;
 }
 
 /// What the heuristic offers for a product whose parts along k, if any, are summed in one of these
@@ -120,7 +122,10 @@ std::vector<cublasLtMatmulAlgo_t> offers(const Descriptors& with, uint64_t works
       lt.heuristic(lt.handle, with.desc, with.b, with.a, with.out, with.out, preference, kOffered,
                    results.data(), &count);
   lt.preference_destroy(preference);
-  check(status, "asking for algorithms");
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED)
+    count = 0;  // none
+  else
+    check(status, "asking for algorithms");
   std::vector<cublasLtMatmulAlgo_t> offered;
   for (int i = 0; i < count; ++i)
     if (results[static_cast<size_t>(i)].state == CUBLAS_STATUS_SUCCESS)
@@ -145,7 +150,7 @@ std::vector<cublasLtMatmulAlgo_t> candidates(const Exec& exec, const Descriptors
   auto allowed = offers(with, exec.workspace.size(), CUBLASLT_REDUCTION_SCHEME_NONE);
   std::erase_if(allowed, [](const cublasLtMatmulAlgo_t& algorithm) {
     const Kind kind = kind_of(algorithm);
-    return kind.splits > 1 || (is_hopper() && kind.algorithm != kHopperAlgorithm);
+    return kind.splits > 1 || (is_measured() && kind.algorithm != kMeasuredAlgorithm);
   });
   return allowed;
 }
@@ -190,7 +195,7 @@ Product with_tokens(Product product, int64_t count) {
 }
 
 Product in_its_class(Product product) {
-  return with_tokens(product, is_hopper() ? class_of(tokens_of(product)) : kUsualRows);
+  return with_tokens(product, is_measured() ? class_of(tokens_of(product)) : kUsualRows);
 }
 
 bool capturing(cudaStream_t stream) {
@@ -263,16 +268,30 @@ cublasLtMatmulAlgo_t choose(Exec& exec, const Product& product, const Descriptor
     fail(ErrorCode::device,
          "cuBLASLt offers no unsplit algorithm {}for a product of {} x {} x {} on this card; "
          "pass --dtype float32 or --device cpu",
-         is_hopper() ? "66 " : "", product.rows, product.columns, product.depth);
-  return is_hopper() ? fastest(exec, product, with, allowed) : allowed.front();
+         is_measured() ? "66 " : "", product.rows, product.columns, product.depth);
+  if (is_measured()) return fastest(exec, product, with, allowed);
+  // The one for all numbers of rows must be able to: few, as in decode, and many.
+  std::erase_if(allowed, [&](const cublasLtMatmulAlgo_t& algorithm) {
+    return !std::ranges::all_of(std::array<int64_t, 4>{1, 8, 64, 8192}, [&](int64_t rows) {
+      return serves(Descriptors(with_tokens(product, rows)), algorithm, exec.workspace.size());
+    });
+  });
+  if (allowed.empty())
+    fail(
+        ErrorCode::device,
+        "cuBLASLt has no algorithm for both few and many rows of a product with {} x {} weights on "
+        "this card; pass --dtype float32 or --device cpu",
+        product.columns, product.depth);
+  return allowed.front();
 }
 
 /// The kind of product, its extents apart from the number of tokens, and that number (or its
 /// class).
-using Key = std::tuple<bool, bool, DType, int64_t, int64_t, int64_t>;
+using Key = std::tuple<RowBits, bool, bool, DType, int64_t, int64_t, int64_t>;
 
 Key key_of(const Product& product) {
-  return {product.a.k_stride == 1,
+  return {product.row_bits,
+          product.a.k_stride == 1,
           product.b.k_stride == 1,
           product.out,
           product.rows,
@@ -312,7 +331,8 @@ const cublasLtMatmulAlgo_t& gradient_algorithm_for(Exec& exec, const Product& pr
            product.rows, product.columns, product.depth);
     return chosen()[exact] = allowed.front();
   }
-  const bool timed = is_hopper() && kind.algorithm == kHopperAlgorithm;
+  // Where k is split, a tile may move the parts' bounds.
+  const bool timed = is_measured() && kind.algorithm == kMeasuredAlgorithm && kind.splits <= 1;
   const cublasLtMatmulAlgo_t algorithm =
       timed ? fastest(exec, product, with, allowed) : allowed.front();
   return chosen()[exact] = chosen()[key_of(usual)] = algorithm;
@@ -327,12 +347,14 @@ const cublasLtMatmulAlgo_t& algorithm_for(Exec& exec, const Product& product,
   const auto shared = chosen().find(usual);
   if (shared != chosen().end() && serves(with, shared->second, exec.workspace.size()))
     return chosen()[exact] = shared->second;
-  if (!is_hopper()) {
+  if (!is_measured()) {
     const Descriptors of_class(in_its_class(product));
     const cublasLtMatmulAlgo_t one = choose(exec, in_its_class(product), of_class);
     if (!serves(with, one, exec.workspace.size()))
-      fail(ErrorCode::device, "cuBLASLt: one algorithm cannot serve {} and {} rows alike",
-           kUsualRows, product.rows);
+      fail(ErrorCode::device,
+           "cuBLASLt: one algorithm cannot serve {} and {} rows of a product with {} x {} weights; "
+           "pass --dtype float32 or --device cpu",
+           kUsualRows, product.rows, product.columns, product.depth);
     return chosen()[exact] = chosen()[usual] = one;
   }
   const cublasLtMatmulAlgo_t algorithm = choose(exec, product, with);
