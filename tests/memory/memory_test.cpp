@@ -183,6 +183,7 @@ TEST_P(BlockStoreTest, ADeviceThatFailsUnderALeaseIsToldByTheNext) {
   FailedStream failed;
   { const auto lease = store.acquire(0, Access::read, failed); }
   EXPECT_THROW((void)store.acquire(1, Access::read, *compute_), Error);
+  copies_.to_device->synchronize();  // which nobody has waited for
 }
 
 INSTANTIATE_TEST_SUITE_P(Stores, BlockStoreTest,
