@@ -256,8 +256,8 @@ class Backward {
   static void split_group(const float* from, int64_t g, Halves to) {
     for (int64_t j = 0; j < kKeys; ++j) {
       const SplitVec x = split_in_two(load(from + j * kUnitRows));
-      const VecH high = __builtin_convertvector(x.high, VecH);
-      const VecH low = __builtin_convertvector(x.low, VecH);
+      const VecH high = narrowed(x.high);
+      const VecH low = narrowed(x.low);
       __builtin_memcpy(to.high + j * kRows + g * kUnitRows, &high, sizeof high);
       __builtin_memcpy(to.low + j * kRows + g * kUnitRows, &low, sizeof low);
     }

@@ -43,7 +43,11 @@ class Squares {
     __builtin_memcpy(halves, &x, sizeof halves);
 #pragma GCC unroll 2
     for (int h = 0; h < 2; ++h) {
+#if defined(__AVX512F__)  // the compiler would convert halves of it
+      const auto value = bits_as<Doubles>(_mm512_maskz_cvtps_pd(0xFF, bits_as<__m256>(halves[h])));
+#else
       const Doubles value = __builtin_convertvector(halves[h], Doubles);
+#endif
       lanes_[2 * v + h] += value * value;
     }
   }
@@ -101,9 +105,9 @@ void narrow_and_square(Exec& exec, const CastArgs& a) {
   sum_chunks(exec, a.from.elements(), a.squares, [&](int64_t begin, int64_t n) MILES_INLINE_LAMBDA {
     Squares sum;
     for_each_sum_vec(n, [&](int v, int64_t i, int count) MILES_INLINE_LAMBDA {
-      const Vec x = rounded<BFloat16>(load(from + begin + i, count));
+      const Vec x = load(from + begin + i, count);
       store(to + begin + i, x, count);
-      sum.add(v, x);
+      sum.add(v, rounded<BFloat16>(x));
     });
     return sum.total();
   });
