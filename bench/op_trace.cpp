@@ -43,6 +43,7 @@ namespace {
 
 bool tracing = false;
 Trace current;
+Stopwatch since_start;
 
 template <class Args>
 void traced(const char* name, void (*op)(Exec&, const Args&), Exec& exec, const Args& args) {
@@ -96,11 +97,13 @@ double Trace::op_seconds() const {
 
 void start_trace() {
   current = {};
+  since_start = {};
   tracing = true;
 }
 
 Trace stop_trace() {
   tracing = false;
+  current.seconds = since_start.seconds();
   std::sort(current.ops.begin(), current.ops.end(),
             [](const OpTime& a, const OpTime& b) { return a.seconds > b.seconds; });
   return std::move(current);

@@ -25,6 +25,8 @@ struct Trace {
   std::vector<OpTime> ops;      // the longest first
   std::vector<GemmCall> gemms;  // in order
 
+  double seconds = 0;  // from start to stop
+
   double gemm_flops() const;  // 2·M·N·K of all
   double op_seconds() const;  // of all ops
 };

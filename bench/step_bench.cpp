@@ -265,6 +265,7 @@ void print_ops(const char* phase, const Measurement& m) {
   fmt::print("\n{}, one traced step{:>16}{:>11}\n", phase, "calls", "seconds");
   for (const OpTime& op : m.trace.ops)
     fmt::print("  {:<24}{:>8}{:>11.4f}\n", op.name, op.calls, op.seconds);
+  fmt::print("  {:<32}{:>11.4f}\n", "in no op", m.trace.seconds - m.trace.op_seconds());
 }
 
 nlohmann::ordered_json to_json(const Measurement& m) {

@@ -212,8 +212,8 @@ class Backward {
       const Tensor gradient(lease.data(), pass_.config.dtype, {chunk.elements});
       cast(pass_.exec, {.from = Tensor(sums + chunk.group_offset * size_of(DType::f32), DType::f32,
                                        {chunk.elements}),
-                        .to = gradient});
-      sum_of_squares(pass_.exec, {.x = gradient, .out = pass_.buffers.norms().rows(c, 1)});
+                        .to = gradient,
+                        .squares = pass_.buffers.norms().rows(c, 1)});
     }
   }
 

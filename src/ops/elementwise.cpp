@@ -9,6 +9,10 @@ void cast(Exec& exec, const CastArgs& args) {
   check_values({op, "from", args.from}, 1);
   check_values({op, "to", args.to}, 1);
   check_tensor({op, "to", args.to}, args.to.dtype(), args.from.shape());
+  if (args.squares) {
+    check_tensor({op, "squares", args.squares}, DType::f32, {1});
+    check_workspace(op, exec);
+  }
   kernels(exec.device.kind()).cast(exec, args);
 }
 

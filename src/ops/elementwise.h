@@ -7,9 +7,11 @@
 namespace miles {
 
 /// to = from, converted (f32 ↔ bf16; round to nearest even), or copied when the types are equal.
+/// Where `squares` is given it becomes what sum_of_squares says of `to`, bit for bit.
 struct CastArgs {
-  Tensor from;  // [n]
-  Tensor to;    // [n]
+  Tensor from;          // [n]
+  Tensor to;            // [n]
+  Tensor squares = {};  // [1] f32, or none
 };
 void cast(Exec& exec, const CastArgs& args);
 

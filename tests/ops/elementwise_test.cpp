@@ -45,6 +45,22 @@ TEST(Cast, WideningIsExactAndEqualTypesAreCopied) {
   EXPECT_TRUE(same_bits(cast_all<BFloat16, BFloat16>(x), x));
 }
 
+TEST(Cast, SumsTheSquaresOfWhatItWroteAsSumOfSquaresDoes) {
+  OpBench bench;
+  for (const int64_t n : {0, 1, 15, 17, 65536, 65537, 200003}) {
+    auto x = normals<float>(n, 4);
+    Values<BFloat16> narrow(x.size());
+    Values<float> copy(x.size()), squares(1);
+    for (const Tensor& to : {tensor(narrow), tensor(copy)}) {
+      Exec exec = bench.exec();
+      cast(exec, {.from = tensor(x), .to = to, .squares = tensor(squares)});
+      EXPECT_EQ(squares[0], sum_of_squares_of(to)) << n;
+    }
+    EXPECT_TRUE(same_bits(narrow, cast_all<float, BFloat16>(x)));
+    EXPECT_TRUE(same_bits(copy, x));
+  }
+}
+
 TEST(Cast, AnEmptyRunIsAllowed) {
   EXPECT_TRUE((cast_all<float, BFloat16>({})).empty());
 }

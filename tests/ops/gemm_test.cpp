@@ -69,19 +69,25 @@ struct Case {
   DType in, out;
   Bf16Path path;
   bool narrowest = false;  // the baseline instruction set's forward
+  bool amx = false;        // emulated
 };
 
 std::string name_of_case(const testing::TestParamInfo<Case>& info) {
   const Case& c = info.param;
   return std::string(c.in == DType::f32 ? "f32" : "bf16") + "_to_" +
          (c.out == DType::f32 ? "f32" : "bf16") +
-         (c.path == Bf16Path::converted ? "_converted" : "") + (c.narrowest ? "_narrowest" : "");
+         (c.path == Bf16Path::converted ? "_converted" : "") + (c.narrowest ? "_narrowest" : "") +
+         (c.amx ? "_amx" : "");
 }
 
 class GemmTest : public testing::TestWithParam<Case> {
  protected:
-  GemmTest() { set_bf16_path(GetParam().path); }
+  GemmTest() {
+    set_bf16_path(GetParam().path);
+    set_emulate_amx(GetParam().amx);
+  }
   ~GemmTest() override {
+    set_emulate_amx(false);
     set_bf16_path(Bf16Path::native);
     omp_set_num_threads(threads_);
   }
@@ -106,7 +112,8 @@ class GemmTest : public testing::TestWithParam<Case> {
   }
 
   void SetUp() override {
-    if (GetParam().narrowest || GetParam().path != Bf16Path::native) MILES_CPU_ONLY();
+    if (GetParam().narrowest || GetParam().amx || GetParam().path != Bf16Path::native)
+      MILES_CPU_ONLY();
   }
 
   int threads_ = omp_get_max_threads();
@@ -250,11 +257,13 @@ INSTANTIATE_TEST_SUITE_P(Cpu, Linear,
 
 class LinearBackward : public GemmTest {
  protected:
-  // The first ones are the degenerate strides, the last but two crosses every tile's edge; the last
-  // two are for tensor cores: one long sum each.
-  static constexpr Extents kShapes[] = {{1, 1, 1},     {9, 1, 4},     {6, 5, 1},
-                                        {1, 40, 33},   {70, 172, 64}, {140, 300, 270},
-                                        {9, 4096, 64}, {999, 64, 72}};
+  // The first ones are the degenerate strides, then every tile's edge is crossed; the next three
+  // have more rows, columns and terms than are packed at once; the last two are for a GPU's tensor
+  // cores: one long sum each.
+  static constexpr Extents kShapes[] = {{1, 1, 1},      {9, 1, 4},       {6, 5, 1},
+                                        {1, 40, 33},    {70, 172, 64},   {140, 300, 270},
+                                        {3, 1100, 560}, {1060, 3, 1030}, {2070, 1030, 2},
+                                        {9, 4096, 64},  {999, 64, 72}};
 
   Matrix input(const Matrix& dy, const Matrix& w, Accumulate accumulate, const Matrix& before) {
     Matrix dx(GetParam().in, dy.tensor.dim(0), w.tensor.dim(1));
@@ -323,7 +332,7 @@ TEST_P(LinearBackward, WithoutAccumulationOldContentDoesNotMatterEvenNaN) {
 }
 
 TEST_P(LinearBackward, RunsAndThreadsGiveTheSameBits) {
-  for (const auto& [m, n, k] : {Extents{150, 300, 280}, Extents{150, 4096, 64}}) {
+  for (const auto& [m, n, k] : {Extents{1150, 300, 280}, Extents{150, 4096, 64}}) {
     const Matrix dy = random_matrix(GetParam().in, m, n, 29),
                  w = random_matrix(GetParam().in, n, k, 30);
     const Matrix x = random_matrix(GetParam().in, m, k, 31);
@@ -353,7 +362,11 @@ TEST_P(LinearBackward, NoRowsChangeNothing) {
 INSTANTIATE_TEST_SUITE_P(Cpu, LinearBackward,
                          testing::Values(Case{DType::f32, DType::f32, Bf16Path::native},
                                          Case{DType::bf16, DType::bf16, Bf16Path::native},
-                                         Case{DType::bf16, DType::bf16, Bf16Path::converted}),
+                                         Case{DType::bf16, DType::bf16, Bf16Path::converted},
+                                         Case{.in = DType::bf16,
+                                              .out = DType::bf16,
+                                              .path = Bf16Path::native,
+                                              .amx = true}),
                          name_of_case);
 
 TEST(Gemm, TheBf16PathIsReadByNameAndNothingElse) {

@@ -95,7 +95,7 @@ TEST_F(LogProb, MatchesTheDefinitionAtEveryVocabulary) {
 }
 
 TEST_F(LogProb, ARowsBitsDependOnTheRowAlone) {
-  const auto b = batch(33, 5003);
+  const auto b = batch(70, 5003);  // alone a row is cut into tasks
   Result one, two;
   with_threads(1, [&] { one = run(b); });
   with_threads(2, [&] { two = run(b); });

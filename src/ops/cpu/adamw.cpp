@@ -66,16 +66,16 @@ struct Split {
   VecH high, low;
 };
 MILES_INLINE Vec joined(Split split) {
-  const VecU low = __builtin_convertvector(split.low, VecU);
+  const VecU low = widened(split.low);
   const VecU extended = (low ^ 0x8000U) - 0x8000U;  // an int16's sign, spread
-  return bits_as<Vec>((__builtin_convertvector(split.high, VecU) << 16) + extended);
+  return bits_as<Vec>((widened(split.high) << 16) + extended);
 }
 MILES_INLINE Split split(Vec master) {
   const VecU bits = bits_as<VecU>(master);
   const VecU rounded_high = (bits + 0x8000U) >> 16;
   const VecU high = master != master ? ((bits >> 16) | 0x40U) : rounded_high;
   const VecU low = master != master ? VecU{} : (bits - (rounded_high << 16)) & 0xFFFFU;
-  return {__builtin_convertvector(high, VecH), __builtin_convertvector(low, VecH)};
+  return {narrowed(high), narrowed(low)};
 }
 
 /// Some of the parameters.

@@ -37,7 +37,7 @@ MILES_INLINE void transpose_pairs(const BFloat16* const* rows, int64_t dim, uint
 MILES_INLINE VecU load_bits(const BFloat16* row, int64_t d) {
   VecH half = {};
   if (row != nullptr) __builtin_memcpy(&half, row + d, sizeof half);
-  return __builtin_convertvector(half, VecU);
+  return widened(half);
 }
 
 /// Two rows side by side: to[d] = (a[d], b[d]); a null row is zeros. Whether all are finite.

@@ -1,4 +1,6 @@
-// The backward of attention on the matrix unit: the two passes of attention_backward.cpp.
+// The backward of attention on the matrix unit: the two passes of attention_backward.cpp, or, where
+// a sequence's sums have room beside each other, one. Every sum has its terms in the same order
+// either way, and so the same bits.
 #include "ops/cpu/attention_tasks.h"
 #include "ops/cpu/attention_unit.h"
 #include "ops/cpu/gemm.h"
@@ -19,7 +21,8 @@ struct Scratch {
   uint32_t* dout_rows;   // [kPairs, D]
   float* scores;         // [kKeys, 16], then probabilities
   float* dscores;        // [kKeys, 16]
-  Halves p, ds;          // [kKeys, kRows], or ds [16, kKeys]: left operands
+  Halves p, ds;          // [kKeys, kRows]: left operands
+  Halves ds_rows;        // [16, kKeys]: the same
   float* first;          // [kRows, D]: dv, or dq
   float* second;         // [kKeys, D]: dk
 
@@ -38,11 +41,13 @@ struct Scratch {
     dscores = words(kScores);
     p = {halves(), halves()};
     ds = {halves(), halves()};
+    ds_rows = {reinterpret_cast<BFloat16*>(words(kScores / 2)),
+               reinterpret_cast<BFloat16*>(words(kScores / 2))};
     first = words(kRows * dim);
     second = words(kKeys * dim);
   }
   static int64_t floats(int64_t dim) {
-    return (7 * kPairs + kRows + kKeys) * dim + 2 * kScores + 4 * kKeys * kRows / 2;
+    return (7 * kPairs + kRows + kKeys) * dim + 3 * kScores + 4 * kKeys * kRows / 2;
   }
 };
 
@@ -77,12 +82,10 @@ class Backward {
       load_tile(task, tile, s);
       for (int64_t g = 0; g * kUnitRows < block.count; ++g) {
         score(tile, s, block, g);
-        split_transposed(s.dscores, s.ds);
-        add_product<Unit>(s.ds, s.key_pairs, dim_, s.first + g * kUnitRows * dim_);
+        add_to_queries(s, g);
       }
     }
-    for (int64_t r = 0; r < block.count; ++r)
-      write_row(s.first + r * dim_, a_.scale, elements<BFloat16>(a_.dq) + block.at[r] * dim_);
+    write_queries(block, s);
   }
 
   /// dk and dv of one tile of keys.
@@ -96,26 +99,47 @@ class Backward {
       const Block block = load_block(task, begin, s);
       for (int64_t g = 0; g < kGroups; ++g) {
         score(tile, s, block, g);
-        split_group(s.scores, g, s.p);
-        split_group(s.dscores, g, s.ds);
+        split_for_keys(s, g);
       }
-      for (int64_t j = 0; j < keys; j += kUnitRows) {
-        const int64_t from = j * kRows, to = j * dim_;
-        add_product<Unit>({s.p.high + from, s.p.low + from}, s.dout_rows, dim_, s.first + to);
-        add_product<Unit>({s.ds.high + from, s.ds.low + from}, s.query_rows, dim_, s.second + to);
+      add_to_keys(s, keys, s.first, s.second);
+    }
+    write_keys(task, tile, keys, s.first, s.second);
+  }
+
+  /// Both of a whole sequence: scores are computed once, and a block is loaded once.
+  void run_sequence(const AttentionTask& task, float* scratch) const {
+    const Scratch s(scratch, dim_);
+    const int64_t count = tokens(task), size = whole_tiles(count) * dim_;
+    float* const dv = scratch + Scratch::floats(dim_);
+    float* const dk = dv + size;
+    __builtin_memset(dv, 0, static_cast<size_t>(2 * size) * sizeof(float));
+    for (int64_t begin = 0; begin < count * group_; begin += kRows) {
+      const Block block = load_block(task, begin, s);
+      clear(s.first);
+      const int64_t seen = (begin + block.count - 1) / group_ + 1;
+      for (int64_t tile = 0; tile < seen; tile += kKeys) {
+        const int64_t keys = load_tile(task, tile, s);
+        for (int64_t g = 0; g < kGroups; ++g) {
+          score(tile, s, block, g);
+          split_for_keys(s, g);
+          if (g * kUnitRows < block.count) add_to_queries(s, g);
+        }
+        add_to_keys(s, keys, dv + tile * dim_, dk + tile * dim_);
       }
+      write_queries(block, s);
     }
-    for (int64_t j = 0; j < keys; ++j) {
-      const int64_t at = (sequence_begin(task) + tile + j) * kv_heads_ + task.kv_head;
-      write_row(s.first + j * dim_, 1, elements<BFloat16>(a_.dv) + at * dim_);
-      write_row(s.second + j * dim_, a_.scale, elements<BFloat16>(a_.dk) + at * dim_);
-    }
+    write_keys(task, 0, count, dv, dk);
+  }
+  /// What it needs of scratch for as many tokens.
+  int64_t sequence_floats(int64_t count) const {
+    return Scratch::floats(dim_) + 2 * whole_tiles(count) * dim_;
   }
 
   int64_t dim() const { return dim_; }
+  int64_t tokens(int64_t sequence) const { return tokens(AttentionTask{sequence, 0, 0}); }
   /// Of one sequence.
   int64_t work(int64_t sequence) const {
-    const int64_t rows = tokens({sequence, 0, 0});
+    const int64_t rows = tokens(sequence);
     return attention_work(rows * heads_, rows, dim_) / 4;
   }
 
@@ -126,6 +150,39 @@ class Backward {
   int64_t tokens(const AttentionTask& task) const {
     return elements<int32_t>(a_.query_begin)[task.sequence + 1] - sequence_begin(task);
   }
+  static int64_t whole_tiles(int64_t keys) { return (keys + kKeys - 1) / kKeys * kKeys; }
+
+  /// A group's scores with a tile, as the left operands of the products that go to keys.
+  static void split_for_keys(const Scratch& s, int64_t g) {
+    split_group(s.scores, g, s.p);
+    split_group(s.dscores, g, s.ds);
+  }
+  /// Of a block of rows.
+  void add_to_keys(const Scratch& s, int64_t keys, float* dv, float* dk) const {
+    for (int64_t j = 0; j < keys; j += kUnitRows) {
+      const int64_t from = j * kRows, to = j * dim_;
+      add_product<Unit>({s.p.high + from, s.p.low + from}, s.dout_rows, dim_, dv + to);
+      add_product<Unit>({s.ds.high + from, s.ds.low + from}, s.query_rows, dim_, dk + to);
+    }
+  }
+  void write_keys(const AttentionTask& task, int64_t tile, int64_t keys, const float* dv,
+                  const float* dk) const {
+    for (int64_t j = 0; j < keys; ++j) {
+      const int64_t at = (sequence_begin(task) + tile + j) * kv_heads_ + task.kv_head;
+      write_row(dv + j * dim_, 1, elements<BFloat16>(a_.dv) + at * dim_);
+      write_row(dk + j * dim_, a_.scale, elements<BFloat16>(a_.dk) + at * dim_);
+    }
+  }
+  /// A group's gradient of scores with a tile, to the block's dq.
+  void add_to_queries(const Scratch& s, int64_t g) const {
+    split_transposed(s.dscores, s.ds_rows);
+    add_product<Unit>(s.ds_rows, s.key_pairs, dim_, s.first + g * kUnitRows * dim_);
+  }
+  void write_queries(const Block& block, const Scratch& s) const {
+    for (int64_t r = 0; r < block.count; ++r)
+      write_row(s.first + r * dim_, a_.scale, elements<BFloat16>(a_.dq) + block.at[r] * dim_);
+  }
+
   void clear(float* panel) const {
     __builtin_memset(panel, 0, static_cast<size_t>(kRows * dim_) * sizeof(float));
   }
@@ -199,8 +256,8 @@ class Backward {
   static void split_group(const float* from, int64_t g, Halves to) {
     for (int64_t j = 0; j < kKeys; ++j) {
       const SplitVec x = split_in_two(load(from + j * kUnitRows));
-      const VecH high = __builtin_convertvector(x.high, VecH);
-      const VecH low = __builtin_convertvector(x.low, VecH);
+      const VecH high = narrowed(x.high);
+      const VecH low = narrowed(x.low);
       __builtin_memcpy(to.high + j * kRows + g * kUnitRows, &high, sizeof high);
       __builtin_memcpy(to.low + j * kRows + g * kUnitRows, &low, sizeof low);
     }
@@ -223,9 +280,26 @@ void run_all(Exec& exec, const AttentionBackwardArgs& args) {
   auto* const lists = reinterpret_cast<int32_t*>(exec.workspace.data());
   const auto* const query_begin = elements<int32_t>(args.query_begin);
   AttentionTasks tasks(lists, query_begin, sequences);
+  int64_t work = 0, longest = 0;
+  for (int64_t b = 0; b < sequences; ++b) {
+    work += backward.work(b);
+    longest = larger(longest, backward.tokens(b));
+  }
+  const ThreadScratch wide = cut_scratch(exec, sequences, backward.sequence_floats(longest));
+  const int most = omp_get_max_threads();
+  if (wide.threads == most && sequences * kv_heads >= 2 * most) {
+#pragma omp parallel num_threads(wide.threads) if (work > kSerialWork)
+    {
+      Unit::begin();
+#pragma omp for schedule(dynamic)
+      for (int64_t i = 0; i < sequences * kv_heads; ++i)
+        backward.run_sequence({i / kv_heads, i % kv_heads, 0},
+                              wide.base + omp_get_thread_num() * wide.floats);
+      Unit::end();
+    }
+    return;
+  }
   const ThreadScratch scratch = cut_scratch(exec, sequences, Scratch::floats(backward.dim()));
-  int64_t work = 0;
-  for (int64_t b = 0; b < sequences; ++b) work += backward.work(b);
   for (const bool keys : {true, false}) {
     keys ? tasks.cut(1, kKeys, kv_heads) : tasks.cut(heads / kv_heads, kRows, kv_heads);
     const int64_t count = tasks.count();

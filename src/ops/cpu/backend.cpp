@@ -6,55 +6,56 @@
 
 #include "base/error.h"
 #include "ops/cpu/extent.h"
-#include "ops/cpu/gemm.h"
 #include "tensor/tensor.h"
 
 namespace miles {
 
-#define X(isa)                                                  \
-  namespace isa {                                               \
-  void adamw(Exec&, const AdamWArgs&);                          \
-  void add(Exec&, const AddArgs&);                              \
-  void attention(Exec&, const AttentionArgs&);                  \
-  void attention_backward(Exec&, const AttentionBackwardArgs&); \
-  void cast(Exec&, const CastArgs&);                            \
-  void embedding(Exec&, const EmbeddingArgs&);                  \
-  void embedding_backward(Exec&, const EmbeddingBackwardArgs&); \
-  void linear(Exec&, const LinearArgs&);                        \
-  void log_prob(Exec&, const LogProbArgs&);                     \
-  void log_prob_backward(Exec&, const LogProbBackwardArgs&);    \
-  void qkv_split(Exec&, const QkvSplitArgs&);                   \
-  void qkv_split_backward(Exec&, const QkvSplitBackwardArgs&);  \
-  void rms_norm(Exec&, const RmsNormArgs&);                     \
-  void rms_norm_backward(Exec&, const RmsNormBackwardArgs&);    \
-  void sample(Exec&, const SampleArgs&);                        \
-  void scatter_rows(Exec&, const ScatterRowsArgs&);             \
-  void sum_of_squares(Exec&, const SumOfSquaresArgs&);          \
-  void swiglu(Exec&, const SwigluArgs&);                        \
-  void swiglu_backward(Exec&, const SwigluBackwardArgs&);       \
-  constexpr Kernels kKernels = {                                \
-      .adamw = adamw,                                           \
-      .add = add,                                               \
-      .attention = attention,                                   \
-      .attention_backward = attention_backward,                 \
-      .cast = cast,                                             \
-      .embedding = embedding,                                   \
-      .embedding_backward = embedding_backward,                 \
-      .linear = linear,                                         \
-      .linear_backward_input = cpu::linear_backward_input,      \
-      .linear_backward_weight = cpu::linear_backward_weight,    \
-      .log_prob = log_prob,                                     \
-      .log_prob_backward = log_prob_backward,                   \
-      .qkv_split = qkv_split,                                   \
-      .qkv_split_backward = qkv_split_backward,                 \
-      .rms_norm = rms_norm,                                     \
-      .rms_norm_backward = rms_norm_backward,                   \
-      .sample = sample,                                         \
-      .scatter_rows = scatter_rows,                             \
-      .sum_of_squares = sum_of_squares,                         \
-      .swiglu = swiglu,                                         \
-      .swiglu_backward = swiglu_backward,                       \
-  };                                                            \
+#define X(isa)                                                         \
+  namespace isa {                                                      \
+  void adamw(Exec&, const AdamWArgs&);                                 \
+  void add(Exec&, const AddArgs&);                                     \
+  void attention(Exec&, const AttentionArgs&);                         \
+  void attention_backward(Exec&, const AttentionBackwardArgs&);        \
+  void cast(Exec&, const CastArgs&);                                   \
+  void embedding(Exec&, const EmbeddingArgs&);                         \
+  void embedding_backward(Exec&, const EmbeddingBackwardArgs&);        \
+  void linear(Exec&, const LinearArgs&);                               \
+  void linear_backward_input(Exec&, const LinearBackwardInputArgs&);   \
+  void linear_backward_weight(Exec&, const LinearBackwardWeightArgs&); \
+  void log_prob(Exec&, const LogProbArgs&);                            \
+  void log_prob_backward(Exec&, const LogProbBackwardArgs&);           \
+  void qkv_split(Exec&, const QkvSplitArgs&);                          \
+  void qkv_split_backward(Exec&, const QkvSplitBackwardArgs&);         \
+  void rms_norm(Exec&, const RmsNormArgs&);                            \
+  void rms_norm_backward(Exec&, const RmsNormBackwardArgs&);           \
+  void sample(Exec&, const SampleArgs&);                               \
+  void scatter_rows(Exec&, const ScatterRowsArgs&);                    \
+  void sum_of_squares(Exec&, const SumOfSquaresArgs&);                 \
+  void swiglu(Exec&, const SwigluArgs&);                               \
+  void swiglu_backward(Exec&, const SwigluBackwardArgs&);              \
+  constexpr Kernels kKernels = {                                       \
+      .adamw = adamw,                                                  \
+      .add = add,                                                      \
+      .attention = attention,                                          \
+      .attention_backward = attention_backward,                        \
+      .cast = cast,                                                    \
+      .embedding = embedding,                                          \
+      .embedding_backward = embedding_backward,                        \
+      .linear = linear,                                                \
+      .linear_backward_input = linear_backward_input,                  \
+      .linear_backward_weight = linear_backward_weight,                \
+      .log_prob = log_prob,                                            \
+      .log_prob_backward = log_prob_backward,                          \
+      .qkv_split = qkv_split,                                          \
+      .qkv_split_backward = qkv_split_backward,                        \
+      .rms_norm = rms_norm,                                            \
+      .rms_norm_backward = rms_norm_backward,                          \
+      .sample = sample,                                                \
+      .scatter_rows = scatter_rows,                                    \
+      .sum_of_squares = sum_of_squares,                                \
+      .swiglu = swiglu,                                                \
+      .swiglu_backward = swiglu_backward,                              \
+  };                                                                   \
   }
 MILES_HAVE_ISAS
 #undef X

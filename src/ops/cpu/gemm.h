@@ -1,8 +1,9 @@
 // The CPU's matrix products, and which of its paths serves a bf16 product.
 //   linear         f32, and bf16 without AMX: linear_dot.cpp, compiled once per instruction set
 //                  bf16 with AMX: gemm_amx.cpp
-//   the gradients  oneDNN: gemm_backward.cpp, in bf16 where the processor multiplies bf16, else
-//   converted
+//   the gradients  bf16 with AMX: linear_gradients.cpp
+//                  else oneDNN: gemm_backward.cpp, in bf16 where the processor multiplies bf16, or
+//                  converted
 #pragma once
 
 #include <cstddef>
@@ -33,7 +34,7 @@ void set_bf16_path(Bf16Path path);
 /// Whether `linear_amx` serves products over `inputs` (K): the processor has AMX, the system lets
 /// this process use it, K <= 65,536, and bf16_path() is native.
 bool use_amx(int64_t inputs);
-/// For tests: attention computes what it would on AMX by plain code where there is none.
+/// For tests: attention and the gradients of `linear` compute what they would on AMX by plain code.
 void set_emulate_amx(bool emulate);
 bool emulate_amx();
 /// `linear` for bf16 operands. Row-invariant by construction: an element is one chain of TDPBF16PS
@@ -54,6 +55,7 @@ struct DotArgs {
 };
 DotArgs dot_args(const Exec& exec, const LinearArgs& args);
 
+/// The gradients without AMX.
 namespace cpu {
 void linear_backward_input(Exec& exec, const LinearBackwardInputArgs& args);
 void linear_backward_weight(Exec& exec, const LinearBackwardWeightArgs& args);

@@ -5,7 +5,8 @@
 namespace miles::MILES_ISA {
 namespace {
 
-constexpr int64_t kTile = 1024;  // logits of one partial sum
+constexpr int64_t kTile = 1024;    // logits of one partial sum
+constexpr int64_t kManyRows = 64;  // enough for all threads
 
 /// Partial results of one tile of one row.
 struct TileSums {
@@ -85,6 +86,17 @@ void forward_block(const LogProbArgs& a, const RowBlock& block) {
     const int64_t r = i / tiles, begin = i % tiles * kTile;
     return {logits + r * vocab + begin, smaller(kTile, vocab - begin), scales[r]};
   };
+  if (block.rows >= kManyRows) {  // one after another, so that a row is read from memory once
+#pragma omp parallel for schedule(static) if (block.rows * vocab > kSerialElements / 2)
+    for (int64_t r = 0; r < block.rows; ++r) {
+      const int64_t begin = r * tiles, end = begin + tiles;
+      for (int64_t i = begin; i < end; ++i) block.max[i] = tile_max(tile(i));
+      const float shift = row_shift(block.max + begin, tiles);
+      for (int64_t i = begin; i < end; ++i) block.sums[i] = tile_sums(tile(i), shift);
+      finish_row(a, block, r);
+    }
+    return;
+  }
   // Over tiles rather than rows, so that a single row of a large vocabulary keeps all threads busy.
 #pragma omp parallel if (block.rows * vocab > kSerialElements / 2)
   {

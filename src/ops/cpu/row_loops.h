@@ -37,20 +37,22 @@ struct PartialSums {
   Vec v[kSumVecs];
 };
 
-MILES_INLINE float sum_of(const PartialSums& sums) {
-  float x[kSums];
+/// The tree: lane i with lane i + 8, then i + 4, i + 2, i + 1. In registers of four lanes, which
+/// every instruction set has; as a loop over an array it costs more than a short row's sum.
+template <class Combine>
+MILES_INLINE float combined(const PartialSums& sums, Combine combine) {
+  using Four [[gnu::vector_size(16)]] = float;
+  Four x[4];
   __builtin_memcpy(x, sums.v, sizeof x);
-  for (int step = kSums / 2; step > 0; step /= 2)
-    for (int i = 0; i < step; ++i) x[i] += x[i + step];
-  return x[0];
+  const Four all = combine(combine(x[0], x[2]), combine(x[1], x[3]));
+  const Four two = combine(all, __builtin_shufflevector(all, all, 2, 3, 0, 1));
+  return combine(two, __builtin_shufflevector(two, two, 1, 0, 3, 2))[0];
 }
-
+MILES_INLINE float sum_of(const PartialSums& sums) {
+  return combined(sums, [](auto a, auto b) MILES_INLINE_LAMBDA { return a + b; });
+}
 MILES_INLINE float max_of(const PartialSums& maxima) {
-  float x[kSums];
-  __builtin_memcpy(x, maxima.v, sizeof x);
-  for (int step = kSums / 2; step > 0; step /= 2)
-    for (int i = 0; i < step; ++i) x[i] = x[i] > x[i + step] ? x[i] : x[i + step];
-  return x[0];
+  return combined(maxima, [](auto a, auto b) MILES_INLINE_LAMBDA { return a > b ? a : b; });
 }
 
 /// body(v, i, count) for each vector of [0, n): as for_each_vec, with v the PartialSums vector it

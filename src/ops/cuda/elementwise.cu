@@ -99,9 +99,7 @@ __global__ void __launch_bounds__(kSquaresThreads)
   if (threadIdx.x == 0) *out = static_cast<float>(sum);
 }
 
-}  // namespace
-
-void cast(Exec& exec, const CastArgs& args) {
+void convert(Exec& exec, const CastArgs& args) {
   const int64_t n = args.from.elements();
   if (n == 0) return;
   if (args.from.dtype() == args.to.dtype())
@@ -115,6 +113,13 @@ void cast(Exec& exec, const CastArgs& args) {
     widen_kernel<<<blocks, kThreads, 0, stream_of(exec)>>>(pointer<bf16>(args.from),
                                                            pointer<float>(args.to), n, aligned);
   check_launch("cast");
+}
+
+}  // namespace
+
+void cast(Exec& exec, const CastArgs& args) {
+  convert(exec, args);
+  if (args.squares) cuda::sum_of_squares(exec, {.x = args.to, .out = args.squares});
 }
 
 void add(Exec& exec, const AddArgs& args) {
