@@ -1,5 +1,7 @@
 // Attention's forward on tensor cores, two kernels of one recurrence:
-//   attention_tiles  prefill and training: a warp owns 16 or 32 rows and does all for them
+//   attention_tiles  prefill and training: a warp owns 16 or 32 rows and does all for them; Hopper
+//   has
+//                    attention_hopper.cu instead, of the same bits, for the usual head sizes
 //   attention_rows   decode: 16 rows a block; four warps share the keys of S = Q·Kᵀ and the columns
 //   of
 //                    P·V, so that the loads of keys and values, which is what decode waits for, are
@@ -13,50 +15,18 @@
 // but the sign of a zero, and the last step adds +0, which makes −0 positive.
 #include <climits>
 
+#include "ops/cuda/attention_forward.cuh"
+#include "ops/cuda/attention_hopper.h"
 #include "ops/cuda/attention_simt.h"
-#include "ops/cuda/attention_softmax.cuh"
 #include "ops/cuda/backend.h"
 
 namespace miles::cuda {
 namespace {
 
+using namespace attention_forward;
+
 constexpr int kThreads = 128;
 constexpr int kWarps = kThreads / 32;
-
-struct Forward {
-  const bf16 *q, *k, *v;
-  const int32_t *query_begin, *context;
-  const int32_t *pages, *kv_begin;  // one of them is null
-  bf16* out;
-  float* lse;  // or null
-  int sequences, heads, kv_heads, group, dim;
-  int page_size, pages_per_sequence;
-  float scale_log2;
-  int few_rows;  // attention_rows takes the sequences of at most so many rows, attention_tiles the
-                 // others
-};
-
-/// One sequence's part of a key head: rows are (token, head of the group), token-major.
-struct Part {
-  int sequence, kv_head;
-  int begin;           // row of q of its first token
-  int first_position;  // of its first token
-  int rows;
-
-  __device__ Part(const Forward& f, int b, int kv_head) : sequence(b), kv_head(kv_head) {
-    begin = f.query_begin[b];
-    const int tokens = f.query_begin[b + 1] - begin;
-    first_position = f.context[b] - tokens;
-    rows = tokens * f.group;
-  }
-  __device__ int position(const Forward& f, int row) const {
-    return first_position + row / f.group;
-  }
-  /// Of lse; of q and out when multiplied by dim.
-  __device__ int64_t at(const Forward& f, int row) const {
-    return int64_t{begin + row / f.group} * f.heads + kv_head * f.group + row % f.group;
-  }
-};
 
 /// The tiles of keys and values of a part, kStages of them in shared memory: where the rows of a
 /// tile are is looked up one tile before its copies start, and those kStages − 1 tiles before its
@@ -123,14 +93,6 @@ class KeyTiles {
   int32_t* rows_;  // [kRing, kKeys]: rows of the pool, −1 beyond the last key
   int32_t next_ = -1;
 };
-
-/// 1 / Σ weights, and the log-sum-exp of a row into lse.
-__device__ float finish_row(const Forward& f, const RowState& rows, int half, int64_t at,
-                            bool write) {
-  const float sum = row_sum(rows.sum[half]);
-  if (write && f.lse != nullptr) f.lse[at] = fmaf(rows.top[half], kLn2, logf(sum));
-  return 1.0F / sum;
-}
 
 template <int kD, int kM>
 constexpr int kTilesBytes = kWarps* kM * 16 * kRowBytes<kD> + KeyTiles<kD, 2>::kBytes;
@@ -343,6 +305,8 @@ void launch(Exec& exec, Forward f, int64_t tokens) {
     check_launch("attention of few rows");
   }
   if (decode) return;
+  if (f.dim == kD && kD <= 128 && has_hopper_kernels())
+    return attention_hopper(f, tokens, stream_of(exec));
   allow_shared<attention_tiles<kD, kM>>(kTilesBytes<kD, kM>);
   const dim3 grid(row_blocks(tokens * f.group, f.sequences, kWarps * kM * 16),
                   static_cast<unsigned>(f.kv_heads));

@@ -1,0 +1,20 @@
+// Attention of heads of 64 and 128 elements on Hopper's matrix instructions.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+namespace miles::cuda {
+
+namespace attention_forward {
+struct Forward;
+}
+
+/// Whether the current device is one, and the build has code for it.
+bool has_hopper_kernels();
+
+/// The sequences of more than few_rows rows, of `tokens` in all.
+void attention_hopper(const attention_forward::Forward& f, int64_t tokens, cudaStream_t stream);
+
+}  // namespace miles::cuda
