@@ -8,6 +8,7 @@
 // lies so that a product's result is the next one's operand in registers: backward_keys has keys as
 // the rows of its fragments (Sᵀ = K·Qᵀ), backward_queries has queries (S = Q·Kᵀ).
 #include "ops/cuda/attention_gradient.cuh"
+#include "ops/cuda/attention_hopper.h"
 #include "ops/cuda/attention_simt.h"
 #include "ops/cuda/backend.h"
 #include "ops/cuda/numeric.cuh"
@@ -246,6 +247,8 @@ void launch(const Backward& f, int heads, cudaStream_t stream) {
   row_statistics<kD><<<dim3(blocks_for(f.rows * (kD / 8), kStatisticsThreads), y),
                        kStatisticsThreads, 0, stream>>>(f);
   check_launch("attention_backward's row statistics");
+  if (f.dim == kD && kD <= 128 && has_hopper_kernels())
+    return attention_backward_hopper(f, heads, stream);
   using Keys = KeyShape<kD>;
   allow_shared<backward_keys<kD>>(Keys::kBytes);
   backward_keys<kD><<<dim3(row_blocks(f.rows / f.group, f.sequences, Keys::kKeys), y),
