@@ -1,5 +1,7 @@
 // Attention's forward on tensor cores, two kernels of one recurrence:
-//   attention_tiles  prefill and training: a warp owns 16 or 32 rows and does all for them
+//   attention_tiles  prefill and training: a warp owns 16 or 32 rows and does all for them; Hopper
+//   has
+//                    attention_hopper.cu instead, of the same bits, for the usual head sizes
 //   attention_rows   decode: 16 rows a block; four warps share the keys of S = Q·Kᵀ and the columns
 //   of
 //                    P·V, so that the loads of keys and values, which is what decode waits for, are
@@ -13,23 +15,15 @@
 // but the sign of a zero, and the last step adds +0, which makes −0 positive.
 #include <climits>
 
+#include "ops/cuda/attention_hopper.h"
 #include "ops/cuda/attention_keys.cuh"
 #include "ops/cuda/attention_simt.h"
-#include "ops/cuda/attention_softmax.cuh"
 #include "ops/cuda/backend.h"
 
 namespace miles::cuda {
 namespace {
 
 using namespace attention_forward;
-
-/// 1 / Σ weights, and the log-sum-exp of a row into lse.
-__device__ float finish_row(const Forward& f, const RowState& rows, int half, int64_t at,
-                            bool write) {
-  const float sum = row_sum(rows.sum[half]);
-  if (write && f.lse != nullptr) f.lse[at] = fmaf(rows.top[half], kLn2, logf(sum));
-  return 1.0F / sum;
-}
 
 template <int kD>
 constexpr int kTilesM = kD > 128 ? 1 : 2;
@@ -264,6 +258,8 @@ void launch(Exec& exec, Forward f, int64_t tokens) {
       launch_rows<kD, kFewRows>(exec, f);
   }
   if (decode) return;
+  if (f.dim == kD && kD <= 128 && has_hopper_kernels())
+    return attention_hopper(f, tokens, stream_of(exec));
   if (kTilesBytes<kD, kTiles> <= shared_limit())
     launch_tiles<kD, kTiles>(exec, f, tokens);
   else

@@ -8,6 +8,7 @@
 // lies so that a product's result is the next one's operand in registers: backward_keys has keys as
 // the rows of its fragments (Sᵀ = K·Qᵀ), backward_queries has queries (S = Q·Kᵀ).
 #include "ops/cuda/attention_gradient.cuh"
+#include "ops/cuda/attention_hopper.h"
 #include "ops/cuda/attention_simt.h"
 #include "ops/cuda/backend.h"
 #include "ops/cuda/numeric.cuh"
@@ -19,23 +20,26 @@ using namespace attention_gradient;
 
 constexpr int kStatisticsThreads = 256;
 
-/// A warp a row.
+/// kD / 8 lanes a row.
+template <int kD>
 __global__ void __launch_bounds__(kStatisticsThreads) row_statistics(const Backward f) {
-  const int64_t row = (int64_t{blockIdx.x} * kStatisticsThreads + threadIdx.x) / 32;
-  if (row >= f.rows) return;
-  const int lane = threadIdx.x % 32;
-  const int64_t at = row / f.group * f.heads +
+  constexpr int kLanes = kD / 8;
+  const int64_t thread = int64_t{blockIdx.x} * kStatisticsThreads + threadIdx.x;
+  const auto row = static_cast<int>(min(thread / kLanes, f.rows - 1));  // all lanes sum
+  const int lane = threadIdx.x % kLanes;
+  const int64_t at = int64_t{row / f.group} * f.heads +
                      (f.first_head + static_cast<int>(blockIdx.y)) * f.group + row % f.group;
-  const auto* const out = reinterpret_cast<const __nv_bfloat162*>(f.out + at * f.dim);
-  const auto* const dout = reinterpret_cast<const __nv_bfloat162*>(f.dout + at * f.dim);
   float sum = 0;
-  for (int i = lane; i < f.dim / 2; i += 32) {
-    const float2 a = __bfloat1622float2(out[i]), b = __bfloat1622float2(dout[i]);
-    sum = fmaf(a.x, b.x, sum);
-    sum = fmaf(a.y, b.y, sum);
+  if (lane * 8 < f.dim) {
+    const auto out = *reinterpret_cast<const Pack<bf16>*>(f.out + at * f.dim + lane * 8);
+    const auto dout = *reinterpret_cast<const Pack<bf16>*>(f.dout + at * f.dim + lane * 8);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) sum = fmaf(to_f32(out.at[i]), to_f32(dout.at[i]), sum);
   }
-  sum = warp_sum(sum);
-  if (lane == 0)
+#pragma unroll
+  for (int distance = kLanes / 2; distance > 0; distance /= 2)
+    sum += __shfl_xor_sync(kAllLanes, sum, distance);
+  if (lane == 0 && thread / kLanes < f.rows)
     f.statistics[int64_t{blockIdx.y} * f.rows + row] = make_float2(f.lse[at] * kLog2E, sum);
 }
 
@@ -241,9 +245,11 @@ __global__ void __launch_bounds__(QueryShape<kD, kSmall>::kThreads, kD > 128 ? 1
 template <int kD, bool kSmall>
 void launch(const Backward& f, int heads, cudaStream_t stream) {
   const auto y = static_cast<unsigned>(heads);
-  row_statistics<<<dim3(blocks_for(f.rows * 32, kStatisticsThreads), y), kStatisticsThreads, 0,
-                   stream>>>(f);
+  row_statistics<kD><<<dim3(blocks_for(f.rows * (kD / 8), kStatisticsThreads), y),
+                       kStatisticsThreads, 0, stream>>>(f);
   check_launch("attention_backward's row statistics");
+  if (f.dim == kD && kD <= 128 && has_hopper_kernels())
+    return attention_backward_hopper(f, heads, stream);
   using Keys = KeyShape<kD, kSmall>;
   allow_shared<backward_keys<kD, kSmall>>(Keys::kBytes);
   backward_keys<kD, kSmall><<<dim3(row_blocks(f.rows / f.group, f.sequences, Keys::kKeys), y),

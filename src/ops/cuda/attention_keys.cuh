@@ -1,48 +1,13 @@
-// What the kernels of attention's forward share: their arguments, a sequence's part of them, and
-// tiles of keys and values.
+// The tiles of keys and values that attention's forward visits, by asynchronous copies from pages or
+// packed rows.
 #pragma once
 
-#include "ops/cuda/attention_softmax.cuh"
+#include "ops/cuda/attention_forward.cuh"
 
 namespace miles::cuda::attention_forward {
 
 inline constexpr int kThreads = 128;
 inline constexpr int kWarps = kThreads / 32;
-
-struct Forward {
-  const bf16 *q, *k, *v;
-  const int32_t *query_begin, *context;
-  const int32_t *pages, *kv_begin;  // one of them is null
-  bf16* out;
-  float* lse;  // or null
-  int sequences, heads, kv_heads, group, dim;
-  int page_size, pages_per_sequence;
-  float scale_log2;
-  int few_rows;  // attention_rows takes the sequences of at most so many rows, attention_tiles the
-                 // others
-};
-
-/// One sequence's part of a key head: rows are (token, head of the group), token-major.
-struct Part {
-  int sequence, kv_head;
-  int begin;           // row of q of its first token
-  int first_position;  // of its first token
-  int rows;
-
-  __device__ Part(const Forward& f, int b, int kv_head) : sequence(b), kv_head(kv_head) {
-    begin = f.query_begin[b];
-    const int tokens = f.query_begin[b + 1] - begin;
-    first_position = f.context[b] - tokens;
-    rows = tokens * f.group;
-  }
-  __device__ int position(const Forward& f, int row) const {
-    return first_position + row / f.group;
-  }
-  /// Of lse; of q and out when multiplied by dim.
-  __device__ int64_t at(const Forward& f, int row) const {
-    return int64_t{begin + row / f.group} * f.heads + kv_head * f.group + row % f.group;
-  }
-};
 
 /// The tiles of keys and values of a part, kStages of them in shared memory: where the rows of a
 /// tile are is looked up one tile before its copies start, and those kStages − 1 tiles before its

@@ -1,0 +1,52 @@
+// What the kernels of attention's forward share: their arguments, a sequence's part of them, and
+// how a row ends.
+#pragma once
+
+#include "ops/cuda/attention_softmax.cuh"
+
+namespace miles::cuda::attention_forward {
+
+struct Forward {
+  const bf16 *q, *k, *v;
+  const int32_t *query_begin, *context;
+  const int32_t *pages, *kv_begin;  // one of them is null
+  bf16* out;
+  float* lse;  // or null
+  int sequences, heads, kv_heads, group, dim;
+  int page_size, pages_per_sequence;
+  float scale_log2;
+  int few_rows;  // attention_rows takes the sequences of at most so many rows, the other kernel the
+                 // others
+};
+
+/// One sequence's part of a key head: rows are (token, head of the group), token-major.
+struct Part {
+  int sequence, kv_head;
+  int begin;           // row of q of its first token
+  int first_position;  // of its first token
+  int rows;
+
+  __device__ Part(const Forward& f, int b, int kv_head) : sequence(b), kv_head(kv_head) {
+    begin = f.query_begin[b];
+    const int tokens = f.query_begin[b + 1] - begin;
+    first_position = f.context[b] - tokens;
+    rows = tokens * f.group;
+  }
+  __device__ int position(const Forward& f, int row) const {
+    return first_position + row / f.group;
+  }
+  /// Of lse; of q and out when multiplied by dim.
+  __device__ int64_t at(const Forward& f, int row) const {
+    return int64_t{begin + row / f.group} * f.heads + kv_head * f.group + row % f.group;
+  }
+};
+
+/// 1 / Σ weights, and the log-sum-exp of a row into lse.
+__device__ inline float finish_row(const Forward& f, const RowState& rows, int half, int64_t at,
+                                   bool write) {
+  const float sum = row_sum(rows.sum[half]);
+  if (write && f.lse != nullptr) f.lse[at] = fmaf(rows.top[half], kLn2, logf(sum));
+  return 1.0F / sum;
+}
+
+}  // namespace miles::cuda::attention_forward
