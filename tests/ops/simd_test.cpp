@@ -4,6 +4,7 @@
 
 #include <limits>
 
+#include "ops/cpu/vexp.h"
 #include "tests/ops/op_test.h"
 
 namespace miles::test {

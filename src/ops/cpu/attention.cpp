@@ -3,6 +3,7 @@
 #include "ops/cpu/attention_products.h"
 #include "ops/cpu/attention_tasks.h"
 #include "ops/cpu/attention_unit.h"
+#include "ops/cpu/vexp.h"
 
 namespace miles::MILES_ISA {
 namespace {

@@ -4,6 +4,7 @@
 #include "ops/cpu/attention_tasks.h"
 #include "ops/cpu/attention_unit.h"
 #include "ops/cpu/gemm.h"
+#include "ops/cpu/vexp.h"
 
 #if defined(__AVX512F__)
 

@@ -1,7 +1,7 @@
-// The gradients of `linear` without AMX, by oneDNN. C is cut into a fixed grid of tiles and each tile is one
-// single-threaded product, so neither the number of threads nor who computes a tile can change a
-// bit. f32, and bf16 that the processor multiplies, go to oneDNN where they lie; other bf16 is
-// converted to f32 in blocks first.
+// The gradients of `linear` without AMX, by oneDNN. C is cut into a fixed grid of tiles and each
+// tile is one single-threaded product, so neither the number of threads nor who computes a tile can
+// change a bit. f32, and bf16 that the processor multiplies, go to oneDNN where they lie; other
+// bf16 is converted to f32 in blocks first.
 #include <omp.h>
 
 #include <algorithm>

@@ -3,6 +3,7 @@
 #include <omp.h>
 
 #include "ops/cpu/row_loops.h"
+#include "ops/cpu/vexp.h"
 
 namespace miles::MILES_ISA {
 namespace {

@@ -1,6 +1,7 @@
 #include "ops/swiglu.h"
 
 #include "ops/cpu/row_loops.h"
+#include "ops/cpu/vexp.h"
 
 namespace miles::MILES_ISA {
 namespace {
