@@ -155,14 +155,12 @@ std::vector<cublasLtMatmulAlgo_t> candidates(const Exec& exec, const Descriptors
   return allowed;
 }
 
-/// Configurations that may compute a gradient: parts along k are kept in the workspace and summed
-/// in order, and only where the result is f32. (For a bf16 result the parts, too, were seen to be
-/// rounded to bf16 on an H200, whatever the reduction scheme says.)
+/// Configurations that may compute a gradient: parts along k are kept in the workspace, in f32, and
+/// summed in order.
 std::vector<cublasLtMatmulAlgo_t> gradient_candidates(const Product& product,
                                                       const Descriptors& with) {
-  const uint32_t reductions = product.out == DType::f32 ? CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE |
-                                                              CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE
-                                                        : CUBLASLT_REDUCTION_SCHEME_NONE;
+  uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+  if (product.out == DType::f32) reductions |= CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE;
   auto allowed = offers(with, kCudaWorkspaceBytes, reductions);
   std::erase_if(allowed, [&](const cublasLtMatmulAlgo_t& algorithm) {
     const Kind kind = kind_of(algorithm);
