@@ -77,20 +77,12 @@ Tensor ActorModel::weights_at_rest() {
   return store_.at_rest();
 }
 
-Region ActorModel::commit_weights_staging() {
-  Region staging;
-  if (store_.place() == Place::host) return staging;
-  staging = Region(memory_, Place::host, "staging", store_.at_rest().bytes());
-  staging.commit();
-  return staging;
-}
-
-Tensor ActorModel::weights_on_host(const Region& staging) {
-  const Tensor weights = weights_at_rest();
-  if (store_.place() == Place::host) return weights;
-  compute_->copy(staging.data(), weights.data(), weights.bytes());
+Tensor ActorModel::read_weights(const Region& staging, int64_t first, int64_t count) {
+  const Tensor part = weights_at_rest().rows(first, count);
+  if (store_.place() == Place::host) return part;
+  compute_->copy(staging.data(), part.data(), part.bytes());
   compute_->synchronize();
-  return staging.tensor(weights.dtype(), weights.shape());
+  return staging.tensor(part.dtype(), part.shape());
 }
 
 // --- memory ---

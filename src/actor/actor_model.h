@@ -60,11 +60,11 @@ class ActorModel {
   // --- what it knows ---
   /// The newest weights, flat, at rest; valid until the next train_step. Waits for pending copies.
   Tensor weights_at_rest();
-  /// The same where the host can read it: at rest, or copied to `staging`, which must have memory
-  /// then.
-  Tensor weights_on_host(const Region& staging);
-  /// What weights_on_host() copies to; without memory where no copy is needed.
-  Region commit_weights_staging();
+  /// Elements [first, first + count) of the same where the host can read them: at rest, or copied
+  /// to `staging`; valid until the next call. At most kReadElements (model/weights_io.h).
+  Tensor read_weights(const Region& staging, int64_t first, int64_t count);
+  /// Memory for read_weights() and save_state(), tag "staging".
+  Region commit_save_staging();
   int64_t weight_version() const { return weight_version_; }  // +1 with every update
   int64_t optimizer_steps() const { return optimizer_.steps(); }
   int64_t skipped_steps() const { return skipped_steps_; }
@@ -79,7 +79,6 @@ class ActorModel {
   void begin_compute();
   void begin_optimizer();
   void end_optimizer();
-  Region commit_save_staging();
   Exec exec();
   std::vector<MicroBatch> begin_step(std::span<const TrainSample> samples);
   /// What is at rest is about to be replaced: nothing on the device may be taken for it.

@@ -6,12 +6,12 @@
 #include "actor/actor_model.h"
 #include "hub/safetensors.h"
 #include "hub/safetensors_writer.h"
+#include "model/weights_io.h"
 
 namespace miles {
 namespace {
 
 constexpr const char* kFormat = "miles.trainer.1";
-constexpr int64_t kPieceElements = int64_t{16} << 20;  // written at a time
 
 std::filesystem::path state_path(const std::filesystem::path& directory) {
   return directory / "trainer.safetensors";
@@ -46,7 +46,7 @@ int64_t read_count(const SafetensorsFile& file, const std::string& key) {
 }  // namespace
 
 Region ActorModel::commit_save_staging() {
-  const int64_t elements = std::min(kPieceElements, layout_.elements());
+  const int64_t elements = std::min(kReadElements, layout_.elements());
   Region staging(memory_, Place::host, "staging", elements * size_of(DType::f32));
   staging.commit();
   return staging;
@@ -54,7 +54,6 @@ Region ActorModel::commit_save_staging() {
 
 void ActorModel::rehearse_save() {
   commit_save_staging();
-  commit_weights_staging();
 }
 
 void ActorModel::save_state(const std::filesystem::path& directory) {
@@ -77,7 +76,7 @@ void ActorModel::save_state(const std::filesystem::path& directory) {
                             {"skipped_steps", std::to_string(skipped_steps_)},
                             {"weight_version", std::to_string(weight_version_)}});
   const Region staging = commit_save_staging();
-  const int64_t piece = std::min(kPieceElements, weights.elements());
+  const int64_t piece = std::min(kReadElements, weights.elements());
   const auto write = [&](const std::string& name, const Tensor& tensor) {
     for (int64_t done = 0; done < tensor.elements(); done += piece) {
       const Tensor part = tensor.rows(done, std::min(piece, tensor.elements() - done));

@@ -112,21 +112,46 @@ std::vector<TensorDeclaration> declare_weights(const ParamLayout& layout, DType 
   return tensors;
 }
 
+namespace {
+
+struct Destination {
+  const std::filesystem::path& dir;
+  DType dtype;
+  int64_t shard_bytes;
+};
+
+void write_weights(const Destination& to, const ParamLayout& layout, const WeightReader& read) {
+  WeightFilesWriter writer(to.dir, declare_weights(layout, to.dtype), to.shard_bytes);
+  for (const ParamSpec& param : layout.params())
+    for (int64_t done = 0; done < param.elements(); done += kReadElements)
+      writer.write(param.name,
+                   read(param.offset + done, std::min(kReadElements, param.elements() - done)));
+  writer.finish();
+}
+
+}  // namespace
+
 void save_hf_weights(const std::filesystem::path& dir, const ParamLayout& layout,
                      const Tensor& flat, int64_t shard_bytes) {
   check_flat(layout, flat);
-  WeightFilesWriter writer(dir, declare_weights(layout, flat.dtype()), shard_bytes);
-  for (const ParamSpec& param : layout.params()) writer.write(param.name, param_view(param, flat));
-  writer.finish();
+  write_weights({dir, flat.dtype(), shard_bytes}, layout,
+                [&](int64_t first, int64_t count) { return flat.rows(first, count); });
+}
+
+void save_hf_model(const std::filesystem::path& dir, const ModelConfig& config,
+                   const ParamLayout& layout, const WeightReader& read) {
+  write_weights({dir, config.dtype, WeightFilesWriter::kShardBytes}, layout, read);
+  write_file_atomically(dir / "generation_config.json", to_hf_generation_config_json(config));
+  write_file_atomically(dir / "config.json", to_hf_config_json(config));
 }
 
 void save_hf_model(const std::filesystem::path& dir, const ModelConfig& config,
                    const ParamLayout& layout, const Tensor& flat) {
+  check_flat(layout, flat);
   ModelConfig saved = config;
   saved.dtype = flat.dtype();
-  save_hf_weights(dir, layout, flat);
-  write_file_atomically(dir / "generation_config.json", to_hf_generation_config_json(saved));
-  write_file_atomically(dir / "config.json", to_hf_config_json(saved));
+  save_hf_model(dir, saved, layout,
+                [&](int64_t first, int64_t count) { return flat.rows(first, count); });
 }
 
 }  // namespace miles

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <vector>
 
 #include "hub/safetensors_writer.h"
@@ -26,6 +27,11 @@ void load_weights(const std::filesystem::path& dir, const ModelConfig& config,
 void init_random_weights(const ModelConfig& config, const ParamLayout& layout, uint64_t seed,
                          const Tensor& flat);
 
+/// Brings elements [first, first + count) of flat weights to the host, where they stay until the
+/// next call; `count` is at most kReadElements.
+using WeightReader = std::function<Tensor(int64_t first, int64_t count)>;
+inline constexpr int64_t kReadElements = int64_t{16} << 20;
+
 /// Writes the weights in flat's dtype, as one file or in shards. `dir` is made where it is not
 /// there, and should hold no other weights. Throws Error{data}.
 void save_hf_weights(const std::filesystem::path& dir, const ParamLayout& layout,
@@ -35,6 +41,9 @@ void save_hf_weights(const std::filesystem::path& dir, const ParamLayout& layout
 /// transformers loads, but for the tokenizer's files. Throws Error{data}.
 void save_hf_model(const std::filesystem::path& dir, const ModelConfig& config,
                    const ParamLayout& layout, const Tensor& flat);
+/// The same of weights that may lie elsewhere than on the host.
+void save_hf_model(const std::filesystem::path& dir, const ModelConfig& config,
+                   const ParamLayout& layout, const WeightReader& read);
 
 /// What save_hf_weights declares, for a caller that streams the weights from elsewhere.
 std::vector<TensorDeclaration> declare_weights(const ParamLayout& layout, DType dtype);

@@ -150,8 +150,10 @@ void CheckpointWriter::save(ActorModel& actor, const RunState& state) const {
     make_directories(beside / "hf");
     actor.save_state(beside);
     {
-      const Region staging = actor.commit_weights_staging();
-      save_hf_model(beside / "hf", source.config(), layout, actor.weights_on_host(staging));
+      const Region staging = actor.commit_save_staging();
+      save_hf_model(beside / "hf", source.config(), layout, [&](int64_t first, int64_t count) {
+        return actor.read_weights(staging, first, count);
+      });
     }
     save_tokenizer(source, beside / "hf");
     const nlohmann::json content = {

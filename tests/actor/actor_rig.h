@@ -88,8 +88,8 @@ class ActorRig {
   std::map<std::string, int64_t> device_tags() const { return ledger.usage(Place::device).by_tag; }
   std::map<std::string, int64_t> host_tags() const { return ledger.usage(Place::host).by_tag; }
   std::vector<std::byte> weights() {
-    const Region staging = actor.commit_weights_staging();
-    const Tensor flat = actor.weights_on_host(staging);
+    const Region staging = actor.commit_save_staging();
+    const Tensor flat = actor.read_weights(staging, 0, layout.elements());
     const auto* bytes = static_cast<const std::byte*>(flat.data());
     return {bytes, bytes + flat.bytes()};
   }
