@@ -36,7 +36,7 @@ std::vector<MicroBatch> pack_micro_batches(std::span<const TrainSample> samples,
     const auto prompt = static_cast<int32_t>(sample.prompt_length());
     for (int32_t i = 0; i < sample.response_length; ++i) {
       bin->rows.push_back(begin + prompt - 1 + i);
-      bin->targets.push_back(sample.tokens[static_cast<size_t>(prompt + i)]);
+      bin->targets.push_back(sample.tokens[static_cast<size_t>(int64_t{prompt} + i)]);
       bin->origins.push_back({.sample = index, .position = i});
     }
   }

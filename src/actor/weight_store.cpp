@@ -117,7 +117,7 @@ GroupedWeights WeightStore::group_weights(Memory memory, CopyStreams& copies, st
 }
 
 std::pair<int, int> WeightStore::chunks_of(int group) const {
-  const auto index = static_cast<size_t>(group + 1);
+  const auto index = static_cast<size_t>(int64_t{group} + 1);
   return {first_chunk_[index], first_chunk_[index + 1]};
 }
 
