@@ -16,17 +16,15 @@
 #include "base/error.h"
 #include "base/rng.h"
 #include "base/units.h"
+#include "bench/bench_model.h"
 #include "colocate/handoff.h"
 #include "model/weights_io.h"
 
 namespace miles::bench {
 namespace {
 
-struct Options {
-  std::string model = "qwen3-0.6b";
+struct Options : Shape {
   std::string device = "auto";
-  std::string dtype = "bfloat16";
-  int64_t layers = 0;  // 0: the model's
   uint64_t seed = 1;
   int64_t repeats = 2;
   // rollout
@@ -43,27 +41,6 @@ struct Options {
   std::string peak = "gpu";
   int64_t turns = 3;
 };
-
-ModelConfig make_config(const Options& options) {
-  std::optional<ModelConfig> config = find_preset(options.model);
-  if (!config)
-    fail(ErrorCode::flags, "--model {}: allowed are {}", options.model,
-         fmt::join(preset_names(), ", "));
-  if (options.layers > 0) config->num_hidden_layers = options.layers;
-  config->dtype = options.dtype == "float32" ? DType::f32 : DType::bf16;
-  config->eos_token_ids.clear();
-  config->bos_token_id = -1;
-  return *config;
-}
-
-std::vector<int32_t> random_ids(const ModelConfig& config, int64_t length, int64_t sequence) {
-  std::vector<int32_t> ids;
-  for (int64_t i = 0; i < length; ++i)
-    ids.push_back(static_cast<int32_t>(uniform_below(static_cast<uint64_t>(config.vocab_size), 1,
-                                                     RngUse::test, static_cast<uint64_t>(sequence),
-                                                     static_cast<uint64_t>(i))));
-  return ids;
-}
 
 /// The device with its ledger, and the copy rates that it reaches.
 class Machine {
@@ -209,21 +186,6 @@ void rollout(const Options& options) {
 
 // --- training ---
 
-std::vector<TrainSample> make_samples(const ModelConfig& config, const Options& options) {
-  std::vector<TrainSample> samples;
-  for (int64_t s = 0; s < std::max<int64_t>(1, options.tokens / options.seq_len); ++s) {
-    TrainSample sample;
-    sample.tokens = random_ids(config, options.seq_len, s);
-    sample.response_length = options.seq_len - 1;
-    const auto length = static_cast<size_t>(sample.response_length);
-    sample.loss_mask.assign(length, 1);
-    sample.old_log_probs.assign(length, -std::log(static_cast<float>(config.vocab_size)));
-    sample.advantages.assign(length, s % 2 == 0 ? 1.0F : -1.0F);
-    samples.push_back(std::move(sample));
-  }
-  return samples;
-}
-
 ActorPlacement placement_of(const std::string& name) {
   if (name == "resident") return ActorPlacement::resident;
   if (name == "loaded") return ActorPlacement::loaded;
@@ -258,7 +220,8 @@ void train(const Options& options) {
                    machine.memory());
   actor.load_weights([&](const Tensor& flat) { init_random_weights(config, layout, 1, flat); });
   actor.onload();
-  const std::vector<TrainSample> samples = make_samples(config, options);
+  const std::vector<TrainSample> samples =
+      make_samples(config, std::max<int64_t>(1, options.tokens / options.seq_len), options.seq_len);
   fmt::print("{:<10}{:>10}{:>12}{:>14}\n", "train", "seconds", "tokens/s", "model TFLOP/s");
   for (int64_t repeat = 0; repeat <= options.repeats; ++repeat) {
     const Stopwatch watch;

@@ -17,6 +17,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/rng.h"
+#include "bench/bench_model.h"
 #include "bench/op_trace.h"
 #include "model/weights_io.h"
 #include "ops/cpu/gemm.h"
@@ -25,10 +26,7 @@
 namespace miles::bench {
 namespace {
 
-struct Options {
-  std::string model = "qwen3-0.6b";
-  int64_t layers = 0, vocab = 0;  // 0: the model's
-  std::string dtype = "bfloat16";
+struct Options : Shape {
   int64_t batch = 4;
   int64_t seq_len = 256;
   int64_t prompt_len = 64;
@@ -93,29 +91,6 @@ class Bare {
   Exec exec_;
 };
 
-ModelConfig make_config(const Options& options) {
-  std::optional<ModelConfig> config = find_preset(options.model);
-  if (!config)
-    fail(ErrorCode::flags, "--model {}: allowed are {}", options.model,
-         fmt::join(preset_names(), ", "));
-  if (options.layers > 0) config->num_hidden_layers = options.layers;
-  if (options.vocab > 0) config->vocab_size = options.vocab;
-  config->dtype = options.dtype == "float32" ? DType::f32 : DType::bf16;
-  config->eos_token_ids.clear();
-  config->bos_token_id = -1;
-  check_config(*config, options.model);
-  return *config;
-}
-
-std::vector<int32_t> random_ids(const ModelConfig& config, int64_t length, int64_t sequence) {
-  std::vector<int32_t> ids;
-  for (int64_t i = 0; i < length; ++i)
-    ids.push_back(static_cast<int32_t>(uniform_below(static_cast<uint64_t>(config.vocab_size), 1,
-                                                     RngUse::test, static_cast<uint64_t>(sequence),
-                                                     static_cast<uint64_t>(i))));
-  return ids;
-}
-
 /// Multiply-adds times two of `rows` through the weights of a layer's products, or the head's.
 struct Flops {
   explicit Flops(const ModelConfig& config)
@@ -135,22 +110,6 @@ void check_flops(const Trace& trace, double expected) {
          found, expected);
 }
 
-/// Policy gradient over whole sequences: every token but the first is learned from.
-std::vector<TrainSample> make_samples(const ModelConfig& config, const Options& options) {
-  std::vector<TrainSample> samples;
-  for (int64_t s = 0; s < options.batch; ++s) {
-    TrainSample sample;
-    sample.tokens = random_ids(config, options.seq_len, s);
-    sample.response_length = options.seq_len - 1;
-    const auto length = static_cast<size_t>(sample.response_length);
-    sample.loss_mask.assign(length, 1);
-    sample.old_log_probs.assign(length, -std::log(static_cast<float>(config.vocab_size)));
-    sample.advantages.assign(length, s % 2 == 0 ? 1.0F : -1.0F);
-    samples.push_back(std::move(sample));
-  }
-  return samples;
-}
-
 Measurement measure_train(const ModelConfig& config, const Options& options) {
   const ParamLayout layout(config);
   const auto device = make_cpu_device();
@@ -165,7 +124,7 @@ Measurement measure_train(const ModelConfig& config, const Options& options) {
                    config, layout, {*device, ledger});
   actor.load_weights([&](const Tensor& flat) { init_random_weights(config, layout, 1, flat); });
   actor.onload();
-  const std::vector<TrainSample> samples = make_samples(config, options);
+  const std::vector<TrainSample> samples = make_samples(config, options.batch, options.seq_len);
   const auto step = [&] { actor.train_step(samples, {}); };
 
   Measurement result;
