@@ -7,13 +7,13 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <cstdlib>
 #include <fstream>
 #include <sstream>
 #include <thread>
 
 #include "base/file.h"
 #include "tests/support/shared.h"
+#include "tests/support/test_device.h"  // skips all where the GPU that is asked for is not there
 
 namespace miles::test {
 namespace {
@@ -36,9 +36,7 @@ pid_t start(const std::vector<std::string>& arguments, const std::filesystem::pa
     ::signal(SIGXFSZ, SIG_IGN);  // stays ignored: a write then fails, as it does on a full disk
   }
   // Tests of the program are tests of the CPU, unless a GPU is asked for.
-  const char* const device = std::getenv("MILES_TEST_DEVICE");
-  if (device == nullptr || std::string(device) != "cuda")
-    ::setenv("CUDA_VISIBLE_DEVICES", "-1", 1);
+  if (!cuda_is_wanted()) ::setenv("CUDA_VISIBLE_DEVICES", "-1", 1);
   ::execv(argv[0], argv.data());
   ::_exit(127);
 }
