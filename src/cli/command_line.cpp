@@ -62,6 +62,7 @@ std::string toml_value(const std::string& text) {
 
 std::string toml_value(const std::vector<std::string>& words) {
   std::vector<std::string> values;
+  values.reserve(words.size());
   for (const std::string& word : words) values.push_back(toml_value(word));
   return fmt::format("[{}]", fmt::join(values, ", "));
 }
