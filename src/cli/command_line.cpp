@@ -73,11 +73,14 @@ bool repeats(const CLI::Option& option) {
   return name != "load" && name != "debug-exit-after-rollout";
 }
 
-/// A flag without a value: whether it holds. One declared as "!--name" sets false when it is given.
+/// A flag without a value. One declared as "!--name" sets its variable to false when it is given,
+/// and to true when a file says that it is not; what is written is whether the flag holds. So a
+/// variable that is true by default has such a flag, and one that is false has a plain one.
 std::string switch_value(const CLI::Option& option) {
-  const bool given = option.count() > 0;
-  if (option.check_fname(option.get_lnames().front())) return given ? "true" : "false";
-  return given ? option.results().front() : "false";
+  const bool negated = option.check_fname(option.get_lnames().front());
+  const bool set =
+      option.count() > 0 ? CLI::detail::to_flag_value(option.results().front()) > 0 : negated;
+  return set != negated ? "true" : "false";
 }
 
 }  // namespace

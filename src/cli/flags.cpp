@@ -63,9 +63,10 @@ void add_engine_flags(CommandLine& line, EngineConfig& config) {
       ->check(CLI::PositiveNumber)
       ->group(group)
       ->capture_default_str();
-  app.add_flag("--true-on-policy-mode,!--no-true-on-policy", config.true_on_policy,
-               "rollout log-probs are training's bit for bit (default); off, a GPU may split products "
-               "along k as it likes")
+  app.add_flag(
+         "!--no-true-on-policy", config.true_on_policy,
+         "rollout log-probs need not be training's bit for bit: a GPU may split products along "
+         "k as it likes")
       ->group(group);
 }
 

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <regex>
 
+#include "base/file.h"
 #include "tests/program/program.h"
 #include "tests/support/shared.h"
 
@@ -122,15 +123,28 @@ TEST(Train, HoldsMemoryFlatOverManyRollouts) {
 #endif
 }
 
-TEST(Train, ConfigTomlRepeatsTheRun) {
-  const ScratchDir dir;
-  ASSERT_EQ(run_miles(with(small_run(dir / "a"), kGpuPeak)).exit_code, 0);
-  const auto expected = numbers_of(dir / "a");
-  fs::copy(dir / "a" / "config.toml", dir / "config.toml");
-  fs::remove_all(dir / "a");
-  const Outcome again = run_miles({"train", "--config", (dir / "config.toml").string()});
-  ASSERT_EQ(again.exit_code, 0) << again.log;
-  EXPECT_EQ(numbers_of(dir / "a"), expected);
+TEST(Train, ConfigTomlRepeatsTheRunAndItself) {
+  const std::vector<std::string> switches = {"--disable-grpo-std-normalization",
+                                             "--no-true-on-policy", "--rollout-ignore-eos"};
+  for (const auto& more : {std::vector<std::string>{}, switches}) {
+    const ScratchDir dir;
+    ASSERT_EQ(run_miles(with(with(small_run(dir / "a"), kGpuPeak), more)).exit_code, 0);
+    const auto expected = numbers_of(dir / "a");
+    const std::string config = read_file(dir / "a" / "config.toml");
+    for (const std::string& flag : switches)
+      EXPECT_NE(config.find(flag.substr(2) + (more.empty() ? " = false" : " = true")),
+                std::string::npos)
+          << flag;
+    for (int generation = 0; generation < 2; ++generation) {
+      fs::copy_file(dir / "a" / "config.toml", dir / "config.toml",
+                    fs::copy_options::overwrite_existing);
+      fs::remove_all(dir / "a");
+      const Outcome again = run_miles({"train", "--config", (dir / "config.toml").string()});
+      ASSERT_EQ(again.exit_code, 0) << again.log;
+      EXPECT_EQ(numbers_of(dir / "a"), expected);
+      EXPECT_EQ(read_file(dir / "a" / "config.toml"), config);
+    }
+  }
 }
 
 struct Refusal {
