@@ -6,6 +6,8 @@
 #    it has never seen;
 # 3. the same job, a few rollouts each, with nothing offloaded and with the cpu peak: what the device holds at most.
 set -euo pipefail
+# Threads that wait for others sleep: on cores that are shared, spinning would cost ten times as much.
+export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
 miles=$1
 out=${2:-runs/demo}
 here=$(cd "$(dirname "$0")/.." && pwd)
@@ -21,7 +23,7 @@ echo "== 1/3 supervised, on noisy sums (log: $out/sft.log)"
   --prompt-data "$sums&noise=25" --rollout-batch-size 128 --num-rollout 400 \
   --lr 5e-3 --lr-decay-style cosine --lr-warmup-iters 20 --lr-decay-iters 700 \
   "${lengths[@]}" --eval-interval 400 --skip-eval-before-train "${eval[@]}" \
-  --save "$out/sft" --run-dir "$out/sft-run" 2>&1 | tee "$out/sft.log" | grep -a --line-buffered -E ' [0-9]*[05]0/400 |eval|error'
+  --save "$out/sft" --run-dir "$out/sft-run" 2>&1 | tee "$out/sft.log" | grep -a --line-buffered -E ' (1|10|[0-9]*[05]0)/400 |eval|error'
 
 grpo=(train --hf-checkpoint "$out/sft/iter_0000399/hf" --rm-type exact --prompt-data "$sums"
       --rollout-batch-size 64 --n-samples-per-prompt 8 "${lengths[@]}"
@@ -30,7 +32,7 @@ grpo=(train --hf-checkpoint "$out/sft/iter_0000399/hf" --rm-type exact --prompt-
 echo "== 2/3 GRPO (log: $out/grpo.log)"
 "$miles" "${grpo[@]}" --num-rollout 250 --colocate --colocate-memory-peak-device gpu \
   --eval-interval 50 "${eval[@]}" --save "$out/grpo" --run-dir "$out/run" 2>&1 |
-  tee "$out/grpo.log" | grep -a --line-buffered -E ' [0-9]*[05]0/250 |eval|error'
+  tee "$out/grpo.log" | grep -a --line-buffered -E ' (1|10|[0-9]*[05]0)/250 |eval|error'
 
 echo "== 3/3 what the device holds at most, by memory mode"
 "$miles" "${grpo[@]}" --num-rollout 3 --run-dir "$out/none" >"$out/none.log" 2>&1
