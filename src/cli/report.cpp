@@ -65,6 +65,7 @@ int report_command(int argc, const char* const* argv) {
   print_rewards(run);
   if (!compare.empty()) {
     std::vector<std::vector<std::string>> rows;
+    rows.reserve(compare.size());
     for (const std::string& item : compare) rows.push_back(peaks_of(item));
     std::cout << text_table({"memory mode", "device peak", "host peak"}, rows) << '\n';
   }
