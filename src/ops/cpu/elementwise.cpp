@@ -124,7 +124,8 @@ void cast(Exec& exec, const CastArgs& args) {
   const bool narrows = args.to.dtype() == DType::bf16 && args.from.dtype() == DType::f32;
   if (args.squares && narrows) return narrow_and_square(exec, args);
   if (args.from.dtype() == args.to.dtype()) {
-    __builtin_memcpy(args.to.data(), args.from.data(), static_cast<size_t>(args.from.bytes()));
+    if (args.from.bytes() > 0)  // or else there may be no address
+      __builtin_memcpy(args.to.data(), args.from.data(), static_cast<size_t>(args.from.bytes()));
   } else if (narrows) {
     convert<float, BFloat16>(args);
   } else {
