@@ -21,17 +21,17 @@ struct RopeScaling {
 };
 
 struct ModelConfig {
-  std::string model_type;                   // "llama" or "qwen3"
-  int64_t vocab_size = 0;                   // V: rows of the embedding
-  int64_t hidden_size = 0;                  // H: width of the residual stream
-  int64_t intermediate_size = 0;            // F: width of the MLP
-  int64_t num_hidden_layers = 0;            // L: blocks
-  int64_t num_attention_heads = 0;          // query heads
-  int64_t num_key_value_heads = 0;          // key/value heads; divides the query heads
-  int64_t head_dim = 0;                     // D: elements per head
-  int64_t max_position_embeddings = 0;      // longest context, tokens
-  double rms_norm_eps = 1e-6;               // added to the mean square
-  double rope_theta = 10000;                // rotary base
+  std::string model_type;                        // "llama" or "qwen3"
+  int64_t vocab_size = 0;                        // V: rows of the embedding
+  int64_t hidden_size = 0;                       // H: width of the residual stream
+  int64_t intermediate_size = 0;                 // F: width of the MLP
+  int64_t num_hidden_layers = 0;                 // L: blocks
+  int64_t num_attention_heads = 0;               // query heads
+  int64_t num_key_value_heads = 0;               // key/value heads; divides the query heads
+  int64_t head_dim = 0;                          // D: elements per head
+  int64_t max_position_embeddings = 0;           // longest context, tokens
+  double rms_norm_eps = 1e-6;                    // added to the mean square
+  double rope_theta = 10000;                     // rotary base
   std::optional<RopeScaling> rope_scaling = {};  // only Llama 3 has it
   bool qk_norm = false;                // RMSNorm on each query and key head before the rotation
   bool tie_word_embeddings = false;    // the head is the embedding

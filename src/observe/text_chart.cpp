@@ -44,7 +44,9 @@ class Canvas {
 
   int columns() const { return braille_ ? 2 * width_ : width_; }
   int rows() const { return braille_ ? 4 * height_ : height_; }
-  void set(int column, int row) { dots_[static_cast<size_t>(int64_t{row} * columns() + column)] = true; }
+  void set(int column, int row) {
+    dots_[static_cast<size_t>(int64_t{row} * columns() + column)] = true;
+  }
 
   /// A straight line between two dots, both included.
   void line(int column0, int row0, int column1, int row1) {

@@ -8,15 +8,16 @@ namespace miles {
 
 /// g = grad · grad_scale;  m = β1·m + (1−β1)·g;  v = β2·v + (1−β2)·g²;
 /// master −= lr · ((m / (1−β1^t)) / (√(v / (1−β2^t)) + eps) + weight_decay · master).
-/// With bf16 parameters the f32 master is kept as (param, low): bits = (hi << 16) + int16(low), where hi is
-/// the master rounded to nearest; the two together are the master, exactly. With f32 parameters the
-/// parameter is the master and `low` is empty. Elementwise: any split of a run gives the same bits.
+/// With bf16 parameters the f32 master is kept as (param, low): bits = (hi << 16) + int16(low),
+/// where hi is the master rounded to nearest; the two together are the master, exactly. With f32
+/// parameters the parameter is the master and `low` is empty. Elementwise: any split of a run gives
+/// the same bits.
 struct AdamWArgs {
-  Tensor param;  // [n] f32 or bf16, updated
-  Tensor low;    // [n] u16 (an int16's bits), updated; empty with f32 parameters
-  Tensor m;      // [n] f32, updated
-  Tensor v;      // [n] f32, updated
-  Tensor grad;   // [n] same type as param
+  Tensor param;          // [n] f32 or bf16, updated
+  Tensor low;            // [n] u16 (an int16's bits), updated; empty with f32 parameters
+  Tensor m;              // [n] f32, updated
+  Tensor v;              // [n] f32, updated
+  Tensor grad;           // [n] same type as param
   float grad_scale = 1;  // clipping and averaging
   float lr = 0;          // learning rate of this step
   float beta1 = 0.9F;

@@ -12,28 +12,31 @@ namespace miles {
 inline constexpr int kAttentionTile = 64;
 
 /// For query row n of sequence b at absolute position p (its last query is at context[b] − 1):
-///   out[n,h] = Σ_{j≤p} softmax_j(scale · q[n,h]·k[j,h/(Hq/Hkv)]) · v[j,·];  lse[n,h] = log Σ exp(·).
+///   out[n,h] = Σ_{j≤p} softmax_j(scale · q[n,h]·k[j,h/(Hq/Hkv)]) · v[j,·];  lse[n,h] = log Σ
+///   exp(·).
 /// Scores, softmax and sums in f32 (on AMX a probability enters its product as two bf16, 16 bits of
 /// mantissa); the output is rounded once. Bits of a row depend on its query, its
-/// keys and values and p alone: not on the batch, the page order, or how many rows come at once. A key
-/// beyond p, or an unused slot, is never multiplied: it may hold NaN. D is at most 512.
+/// keys and values and p alone: not on the batch, the page order, or how many rows come at once. A
+/// key beyond p, or an unused slot, is never multiplied: it may hold NaN. D is at most 512.
 struct AttentionArgs {
   Tensor q;            // [N, Hq, D] T
   Tensor k_pool;       // [S, Hkv, D] T
   Tensor v_pool;       // [S, Hkv, D] T
-  Tensor query_begin;  // [B + 1] i32: rows of q of sequence b are query_begin[b] … query_begin[b+1] − 1
+  Tensor query_begin;  // [B + 1] i32: sequence b has q's rows query_begin[b] … query_begin[b+1] − 1
   Tensor context;      // [B] i32: keys of sequence b, its queries' own included
-  Tensor page_table;   // [B, P] i32: key j is row page_table[b, j / page_size]·page_size + j % page_size; or empty,
-  Tensor kv_begin;     // [B] i32: … then key j is row kv_begin[b] + j
-  int page_size = 0;   // tokens a page; divides or is a multiple of nothing in particular, > 0 with a page_table
-  float scale = 1;     // usually 1/√D
-  Tensor out;          // [N, Hq, D] T
-  Tensor lse;          // [N, Hq] f32, or empty
+  Tensor page_table;  // [B, P] i32: key j is row page_table[b, j / size]·size + j % size, with the
+                      // page's size; or empty, …
+  Tensor kv_begin;    // [B] i32: … and then key j is row kv_begin[b] + j
+  int page_size = 0;  // tokens a page, any number; > 0 with a page_table
+  float scale = 1;    // usually 1/√D
+  Tensor out;         // [N, Hq, D] T
+  Tensor lse;         // [N, Hq] f32, or empty
 };
 void attention(Exec& exec, const AttentionArgs& args);
 
 /// Gradients for packed sequences (row n of k and v is token n). Deterministic.
-///   p = exp(s − lse),  dv = pᵀ·dout,  ds = p ∘ (dout·vᵀ − rowsum(dout ∘ out)),  dq = scale·ds·k,  dk = scale·dsᵀ·q.
+///   p = exp(s − lse),  dv = pᵀ·dout,  ds = p ∘ (dout·vᵀ − rowsum(dout ∘ out)),  dq = scale·ds·k,
+///   dk = scale·dsᵀ·q.
 struct AttentionBackwardArgs {
   Tensor q;            // [N, Hq, D] T
   Tensor k;            // [N, Hkv, D] T
@@ -43,9 +46,9 @@ struct AttentionBackwardArgs {
   Tensor dout;         // [N, Hq, D] T
   Tensor query_begin;  // [B + 1] i32
   float scale = 1;
-  Tensor dq;           // [N, Hq, D] T, overwritten
-  Tensor dk;           // [N, Hkv, D] T, overwritten
-  Tensor dv;           // [N, Hkv, D] T, overwritten
+  Tensor dq;  // [N, Hq, D] T, overwritten
+  Tensor dk;  // [N, Hkv, D] T, overwritten
+  Tensor dv;  // [N, Hkv, D] T, overwritten
 };
 void attention_backward(Exec& exec, const AttentionBackwardArgs& args);
 

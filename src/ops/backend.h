@@ -1,6 +1,6 @@
-// How an op reaches its kernel. Each op has a header (its contract), a source beside it (shape checks)
-// and one body per backend; a Kernels table binds them, one table per backend and, on the CPU, per
-// instruction set. Nothing above this folder knows which one runs.
+// How an op reaches its kernel. Each op has a header (its contract), a source beside it (shape
+// checks) and one body per backend; a Kernels table binds them, one table per backend and, on the
+// CPU, per instruction set. Nothing above this folder knows which one runs.
 #pragma once
 
 #include <cstddef>
@@ -10,17 +10,18 @@
 
 namespace miles {
 
-/// What the bits of a row of a matrix product may depend on: its own row of x and w alone, or how many
-/// rows come at once as well. Never on anything else.
+/// What the bits of a row of a matrix product may depend on: its own row of x and w alone, or how
+/// many rows come at once as well. Never on anything else.
 enum class RowBits { invariant, of_extents };
 
 /// Where an op runs: what every op takes first. The stream belongs to the device.
 struct Exec {
   Device& device;
-  Stream& stream;                 // ops are enqueued on it, and do not synchronise
-  std::span<std::byte> workspace; // scratch of the device, at least workspace_bytes(), 256-byte aligned on CUDA, 64
-                                  // on the CPU; contents die with the op
-  RowBits row_bits = RowBits::invariant; // of linear(): invariant where rollout and training must agree
+  Stream& stream;                  // ops are enqueued on it, and do not synchronise
+  std::span<std::byte> workspace;  // scratch of the device, at least workspace_bytes(), 256-byte
+                                   // aligned on CUDA, 64 on the CPU; contents die with the op
+  RowBits row_bits =
+      RowBits::invariant;  // of linear(): invariant where rollout and training must agree
 };
 
 /// What `Exec::workspace` must hold at least, bytes, on the CPU.

@@ -33,8 +33,7 @@ void check_workspace(const char* op, const Exec& exec) {
   MILES_CHECK(static_cast<int64_t>(exec.workspace.size()) >= need &&
                   reinterpret_cast<uintptr_t>(exec.workspace.data()) % 64 == 0,
               "{}: a workspace of {} bytes at {}, expected {} at a multiple of 64", op,
-              exec.workspace.size(), static_cast<const void*>(exec.workspace.data()),
-              need);
+              exec.workspace.size(), static_cast<const void*>(exec.workspace.data()), need);
 }
 
 }  // namespace miles

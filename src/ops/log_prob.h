@@ -1,5 +1,5 @@
-// Log-probability and entropy of a categorical distribution given by logits, and their gradient. The
-// rollout engine and the trainer call this one op, with the same temperature.
+// Log-probability and entropy of a categorical distribution given by logits, and their gradient.
+// The rollout engine and the trainer call this one op, with the same temperature.
 #pragma once
 
 #include "ops/backend.h"
@@ -29,7 +29,7 @@ struct LogProbBackwardArgs {
   Tensor entropy;              // [N] f32: the forward's
   Tensor d_log_prob;           // [N] f32
   Tensor d_entropy;            // [N] f32
-  Tensor dlogits;              // [N, V] T (f32 or bf16), overwritten; may be logits itself when T is f32
+  Tensor dlogits;  // [N, V] T (f32 or bf16), overwritten; may be logits itself when T is f32
 };
 void log_prob_backward(Exec& exec, const LogProbBackwardArgs& args);
 

@@ -1,6 +1,7 @@
-// Between the QKV projection and attention: split into heads, normalise queries and keys (Qwen3), rotate
-// them, and put keys and values where attention will read them (KV cache pages, or a packed buffer).
-// Sources: Su et al. 2021, eq. 34 (RoPE; half-split order, as Hugging Face stores it); Qwen3's q/k norm.
+// Between the QKV projection and attention: split into heads, normalise queries and keys (Qwen3),
+// rotate them, and put keys and values where attention will read them (KV cache pages, or a packed
+// buffer). Sources: Su et al. 2021, eq. 34 (RoPE; half-split order, as Hugging Face stores it);
+// Qwen3's q/k norm.
 #pragma once
 
 #include "ops/backend.h"
@@ -8,13 +9,13 @@
 
 namespace miles {
 
-/// For token n, head h: u = qkv[n, h];  if norms are given u = RMSNorm_D(u) · w (as ops/rms_norm.h);
-/// then with d < D/2, (c, s) = rope[position, d]:
+/// For token n, head h: u = qkv[n, h];  if norms are given u = RMSNorm_D(u) · w (as
+/// ops/rms_norm.h); then with d < D/2, (c, s) = rope[position, d]:
 ///   u'[d] = u[d]·c − u[d+D/2]·s,   u'[d+D/2] = u[d+D/2]·c + u[d]·s.
 /// Queries go to q[n], keys and values (values untouched) to rows slots[n] of the pools.
-/// f32 arithmetic; the normalised value is rounded to T before the rotation and the result once after.
-/// D is even, at most 512. Slots are distinct; the key and value of a token with a negative one go
-/// nowhere.
+/// f32 arithmetic; the normalised value is rounded to T before the rotation and the result once
+/// after. D is even, at most 512. Slots are distinct; the key and value of a token with a negative
+/// one go nowhere.
 struct QkvSplitArgs {
   Tensor qkv;        // [N, (Hq + 2·Hkv)·D] T: queries, keys, values of each token
   Tensor q_norm;     // [D] T, or empty: no normalisation

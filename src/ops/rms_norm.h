@@ -7,16 +7,17 @@
 
 namespace miles {
 
-/// x += delta (if given; rounded to T);  r = 1/√(mean_C(x²) + eps);  y = T(x · r) · w, rounded once more,
-/// as Hugging Face's LlamaRMSNorm does in low precision (normalised value is rounded to T first).
-/// Aliases: none of x, delta, y may overlap. Row-invariant and deterministic; f32 arithmetic.
+/// x += delta (if given; rounded to T);  r = 1/√(mean_C(x²) + eps);  y = T(x · r) · w, rounded once
+/// more, as Hugging Face's LlamaRMSNorm does in low precision (normalised value is rounded to T
+/// first). Aliases: none of x, delta, y may overlap. Row-invariant and deterministic; f32
+/// arithmetic.
 struct RmsNormArgs {
-  Tensor x;      // [N, C] T, updated in place when delta is given
-  Tensor delta;  // [N, C] T, or empty
-  Tensor w;      // [C] T
-  Tensor y;      // [N, C] T
-  Tensor rstd;   // [N] f32: r of each row; or empty
-  float eps = 0; // > 0
+  Tensor x;       // [N, C] T, updated in place when delta is given
+  Tensor delta;   // [N, C] T, or empty
+  Tensor w;       // [C] T
+  Tensor y;       // [N, C] T
+  Tensor rstd;    // [N] f32: r of each row; or empty
+  float eps = 0;  // > 0
 };
 void rms_norm(Exec& exec, const RmsNormArgs& args);
 

@@ -6,7 +6,8 @@
 
 namespace miles {
 
-/// y = silu(gate) · up,  silu(a) = a / (1 + e^−a). f32 arithmetic; silu is rounded to T, then the product.
+/// y = silu(gate) · up,  silu(a) = a / (1 + e^−a). f32 arithmetic; silu is rounded to T, then the
+/// product.
 struct SwigluArgs {
   Tensor gate_up;  // [N, 2F] T: gate in the first F columns, up in the last
   Tensor y;        // [N, F] T

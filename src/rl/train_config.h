@@ -23,8 +23,7 @@ enum class DeviceChoice { automatic, cpu, cuda };
 
 struct DeviceConfig {
   DeviceChoice device = DeviceChoice::automatic;  // --device
-  std::optional<int64_t>
-      gpu_memory_budget;  // --gpu-memory-budget, bytes; none: all that is free
+  std::optional<int64_t> gpu_memory_budget;  // --gpu-memory-budget, bytes; none: all that is free
   std::optional<int64_t>
       host_memory_budget;  // --host-memory-budget, bytes; none: all that the host has
 };

@@ -8,8 +8,8 @@
 
 #include "colocate/plan.h"
 #include "tests/actor/actor_rig.h"
-#include "text/tokenizer.h"
 #include "tests/support/test_device.h"
+#include "text/tokenizer.h"
 
 namespace miles::test {
 

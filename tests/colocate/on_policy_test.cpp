@@ -18,7 +18,7 @@ struct Case {
   std::string name;
   DType dtype;
   EngineOptions engine;
-  bool amx = false;  // attention as on AMX, whatever the machine has
+  bool amx = false;   // attention as on AMX, whatever the machine has
   bool wide = false;  // extents that a GPU's tensor cores take
 
   ModelConfig config() const {

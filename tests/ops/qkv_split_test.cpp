@@ -220,9 +220,7 @@ TYPED_TEST(QkvSplit, ANegativeSlotKeepsNothing) {
                    .v_pool = tensor(v, {2, 2, 16}),
                    .eps = kEps});
   // The two others went where they should, and the three queries are there.
-  const auto value_of = [&](int64_t token) {
-    return rows_of(b.qkv, 16, token * 8 + 6, 2);
-  };
+  const auto value_of = [&](int64_t token) { return rows_of(b.qkv, 16, token * 8 + 6, 2); };
   EXPECT_TRUE(same_bits(rows_of(v, 32, 1, 1), value_of(0)));
   EXPECT_TRUE(same_bits(rows_of(v, 32, 0, 1), value_of(2)));
   b.slots = {1, 2, 0};

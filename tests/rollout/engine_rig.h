@@ -11,8 +11,8 @@
 #include "model/weights_io.h"
 #include "rollout/engine.h"
 #include "tests/support/small_model.h"
-#include "text/tokenizer.h"
 #include "tests/support/test_device.h"
+#include "text/tokenizer.h"
 
 namespace miles::test {
 

@@ -1,6 +1,5 @@
-#include "device/cuda/probe.h"
-
 #include "device/cuda/cuda_check.h"
+#include "device/cuda/probe.h"
 
 namespace miles::cuda {
 namespace {

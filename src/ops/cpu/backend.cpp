@@ -81,8 +81,8 @@ constexpr InstructionSet kSets[] = {MILES_HAVE_ISAS};  // the widest last
 #undef X
 
 #if defined(__x86_64__)
-/// What x86-64-v3 has and not every compiler's __builtin_cpu_supports knows by name. Source: Intel's
-/// manual, CPUID: leaf 1, ECX bits 22 and 29; leaf 0x80000001, ECX bit 5.
+/// What x86-64-v3 has and not every compiler's __builtin_cpu_supports knows by name. Source:
+/// Intel's manual, CPUID: leaf 1, ECX bits 22 and 29; leaf 0x80000001, ECX bit 5.
 bool has_movbe_f16c_lzcnt() {
   unsigned a = 0, b = 0, c = 0, d = 0;
   if (__get_cpuid(1, &a, &b, &c, &d) == 0 || (c & bit_MOVBE) == 0 || (c & bit_F16C) == 0)

@@ -75,7 +75,8 @@ MILES_INLINE void add_sums(const Vec (&a)[kColumns], float* y) {
 /// y[r, c] += Σ_k x[r, k] · w[c, k] over one piece; `depth` is a multiple of kWidth.
 template <int R, class W>
 void add_tile(const float* x, const W* w, int64_t w_stride, int64_t depth, float* y) {
-  // One assignment each: an initialiser list becomes a "rep stos", which costs a third of a short sum.
+  // One assignment each: an initialiser list becomes a "rep stos", which costs a third of a short
+  // sum.
   Vec sum[R][kColumns];
   for (int r = 0; r < R; ++r)
     for (int c = 0; c < kColumns; ++c) sum[r][c] = Vec{};

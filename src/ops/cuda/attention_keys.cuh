@@ -1,5 +1,5 @@
-// The tiles of keys and values that attention's forward visits, by asynchronous copies from pages or
-// packed rows.
+// The tiles of keys and values that attention's forward visits, by asynchronous copies from pages
+// or packed rows.
 #pragma once
 
 #include "ops/cuda/attention_forward.cuh"

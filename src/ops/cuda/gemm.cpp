@@ -12,8 +12,8 @@ constexpr int64_t kLeast = 64;  // extents below which tensor cores have nothing
 /// family in rollout and in training.
 void compute(Exec& exec, const Product& product, int64_t n, int64_t k) {
   if (product.rows == 0 || product.columns == 0) return;
-  // cuBLASLt rounds a product to bf16 before it adds it to bf16 (seen on an H200), which is once too
-  // often.
+  // cuBLASLt rounds a product to bf16 before it adds it to bf16 (seen on an H200), which is once
+  // too often.
   const bool rounds_once = !product.accumulate || product.out == DType::f32;
   if (product.in == DType::bf16 && rounds_once && n % 8 == 0 && k % 8 == 0 && n >= kLeast &&
       k >= kLeast)
