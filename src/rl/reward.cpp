@@ -98,7 +98,7 @@ RmType parse_rm_type(std::string_view name) {
   fail(ErrorCode::flags, "--rm-type {}: unknown; there are exact, math and regex", name);
 }
 
-RuleReward::RuleReward(RmOptions options) : type_(options.type) {
+RuleReward::RuleReward(const RmOptions& options) : type_(options.type) {
   if (type_ != RmType::regex) return;
   if (options.pattern.empty())
     fail(ErrorCode::flags, "--rm-type regex needs a pattern: give --rm-regex");

@@ -35,7 +35,7 @@ struct RmOptions {
 class RuleReward {
  public:
   /// Throws Error{flags} when the pattern does not compile (naming the place in it) or is missing.
-  explicit RuleReward(RmOptions options);
+  explicit RuleReward(const RmOptions& options);
   ~RuleReward();
   RuleReward(RuleReward&&) noexcept;
   RuleReward& operator=(RuleReward&&) noexcept;
