@@ -191,9 +191,8 @@ class TrainLoop {
                        .total_limit = config_.checkpoint.save_total_limit,
                        .source = setup_.model,
                        .layout = setup_.layout}
-          .save(actor_, {.rollout_id = rollout_id_,
-                         .data = setup_.data.state(),
-                         .fingerprint = std::move(shared)});
+          .save(actor_,
+                {.rollout_id = rollout_id_, .data = setup_.data.state(), .fingerprint = shared});
     });
   }
 

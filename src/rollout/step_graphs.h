@@ -16,8 +16,8 @@ namespace miles {
 /// What a decode step's kernels depend on, besides what lies at their addresses.
 struct DecodeShape {
   int64_t sequences = 0;
-  int64_t pages = 0;  // in a page table
-  auto operator<=>(const DecodeShape&) const = default;
+  int64_t pages = 0;                                     // in a page table
+  auto operator<=>(const DecodeShape&) const = default;  // NOLINT(modernize-use-nullptr): none here
 };
 
 /// The smallest shape of the ladder that holds so much: about four numbers of sequences and one of

@@ -36,7 +36,7 @@ StopChecker::StopChecker(const SamplingParams& params, std::vector<int32_t> stop
 std::optional<Finish> StopChecker::push(int32_t id) {
   ++drawn_;
   if (std::ranges::find(stop_ids_, id) != stop_ids_.end()) {
-    if (const auto late = flush()) return late;
+    if (auto late = flush()) return late;
     return Finish{.reason = FinishReason::stop_id, .matched_id = id};
   }
   if (!detokenizer_) return std::nullopt;
