@@ -4,11 +4,10 @@
 //
 // Two cuts of the same flat vector (model/layout.h):
 //   weights by group    embed │ layer 0 … L-1 │ head: what a forward needs at a time. Layers go
-//   through a
-//                       window when streamed; embed and head, needed at both ends of a step, stay.
+//                       through a window when streamed; embed and head, needed at both ends of a
+//                       step, stay.
 //   state by chunk      groups in pieces of at most one layer: what the optimizer needs at a time.
-//   A chunk
-//                       holds [low | m | v] together, so that it moves with one copy.
+//                       A chunk holds [low | m | v] together, so that it moves with one copy.
 #pragma once
 
 #include <optional>

@@ -1,15 +1,16 @@
 // The handoff: trainer and engine take turns on one device. What happens between their turns, and
 // in which order, is here and nowhere else:
 //
-//   moment          --colocate-memory-peak-device gpu            … cpu
-//   after generate  rollout.offload_kv → actor.onload            rollout.offload_kv →
-//   rollout.offload_weights
-//                   → rollout.offload_weights                    → actor.onload
-//   train           actor.train                                  actor.train
-//   after train     actor.clear_memory → rollout.onload_weights  actor.offload →
-//   rollout.onload_weights
-//                   → actor.offload
-//   then            actor.update_weights → rollout.onload_kv     the same
+//   moment          --colocate-memory-peak-device gpu       … cpu
+//   after generate  rollout.offload_kv                      rollout.offload_kv
+//                   actor.onload                            rollout.offload_weights
+//                   rollout.offload_weights                 actor.onload
+//   train           actor.train                             actor.train
+//   after train     actor.clear_memory                      actor.offload
+//                   rollout.onload_weights                  rollout.onload_weights
+//                   actor.offload
+//   then            actor.update_weights                    the same
+//                   rollout.onload_kv
 //
 // With `cpu` the device never holds both sides. With `gpu` the next side comes before the other
 // leaves, so that host copies never coexist; the trainer then streams, which keeps the overlap

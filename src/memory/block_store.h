@@ -2,11 +2,10 @@
 // micro-batch's residual stream). At rest it lies in a home; to be used, a block is brought to the
 // device and leased.
 //
-//   const Lease w = weights.acquire(layer, Access::read, compute);   // waits until its copy has
-//   arrived weights.prefetch(layer + 1);                                     // copies while this
-//   one computes … kernels on `compute` read w.data() …
-//                                    // ~Lease records the event after which the slot may be
-//                                    overwritten
+//   const Lease w = weights.acquire(layer, Access::read, compute);  // when its copy has arrived
+//   weights.prefetch(layer + 1);                                    // while this one computes
+//   … kernels on `compute` read w.data() …
+//   // ~Lease records the event after which the slot may be overwritten
 //
 // Three ways to keep it, one code: a home on the device (leases point into it, nothing is ever
 // copied), a slot for every block (all resident; written back when it leaves), or a window of slots

@@ -12,8 +12,8 @@ namespace miles {
 inline constexpr int kAttentionTile = 64;
 
 /// For query row n of sequence b at absolute position p (its last query is at context[b] − 1):
-///   out[n,h] = Σ_{j≤p} softmax_j(scale · q[n,h]·k[j,h/(Hq/Hkv)]) · v[j,·];  lse[n,h] = log Σ
-///   exp(·).
+///   out[n,h] = Σ_{j≤p} softmax_j(scale · q[n,h]·k[j,h/(Hq/Hkv)]) · v[j,·]
+///   lse[n,h] = log Σ_{j≤p} exp(scale · q[n,h]·k[j,h/(Hq/Hkv)])
 /// Scores, softmax and sums in f32 (on AMX a probability enters its product as two bf16, 16 bits of
 /// mantissa); the output is rounded once. Bits of a row depend on its query, its
 /// keys and values and p alone: not on the batch, the page order, or how many rows come at once. A

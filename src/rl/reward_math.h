@@ -24,8 +24,7 @@ bool operator==(const WrittenNumber& a, const WrittenNumber& b);
 ///   3. the last number of the text
 /// A mark without a number after it answers nothing: the places below it are not tried.
 /// Numbers: "18", "-3", "1,234.50", "1{,}234", ".5", "$5", "-$5", "50%" (reads as 50), "3/4",
-/// "\frac{3}{4}".
-/// A minus after a digit, a letter or a closing bracket is an operator: "16-3" ends in 3.
+/// "\frac{3}{4}". A minus after a digit, a letter or a closing bracket is an operator: "16-3" ends in 3.
 std::optional<WrittenNumber> final_number(std::string_view text);
 
 /// Whether both texts answer with a number, and with the same.

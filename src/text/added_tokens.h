@@ -1,6 +1,6 @@
 // Added tokens: strings that are found in a text before anything else and become one token each,
-// such as
-// "<|im_start|>". The "special" ones are control tokens that decoding may leave out.
+// such
+// as "<|im_start|>". The "special" ones are control tokens that decoding may leave out.
 #pragma once
 
 #include <array>

@@ -2,8 +2,8 @@
 //   linear         f32, and bf16 without AMX: linear_dot.cpp, compiled once per instruction set
 //                  bf16 with AMX: gemm_amx.cpp
 //   the gradients  bf16 with AMX: linear_gradients.cpp
-//                  else oneDNN: gemm_backward.cpp, in bf16 where the processor multiplies bf16, or
-//                  converted
+//                  else oneDNN: gemm_backward.cpp, in bf16 where the processor multiplies bf16,
+//                  or converted
 #pragma once
 
 #include <cstddef>

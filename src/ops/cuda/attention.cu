@@ -1,11 +1,9 @@
 // Attention's forward on tensor cores, two kernels of one recurrence:
 //   attention_tiles  prefill and training: a warp owns 16 or 32 rows and does all for them; Hopper
-//   has
-//                    attention_hopper.cu instead, of the same bits, for the usual head sizes
+//                    has attention_hopper.cu instead, of the same bits, for the usual head sizes
 //   attention_rows   decode: 16 rows a block; four warps share the keys of S = Q·Kᵀ and the columns
-//   of
-//                    P·V, so that the loads of keys and values, which is what decode waits for, are
-//                    deep
+//                    of P·V, so that the loads of keys and values, which is what decode waits for,
+//                    are deep
 // Why a row's bits agree. Both visit tiles of 64 keys at absolute positions, ascending. A score is
 // one chain of m16n8k16 products over the head's elements, ascending, and depends on no other row
 // or key of the tile. attention_rows passes whole C fragments of S through shared memory, so every
