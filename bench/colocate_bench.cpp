@@ -242,6 +242,7 @@ void train(const Options& options) {
 struct EventSum {
   double seconds = 0;
   int64_t count = 0;
+  int64_t to_device = 0, to_host = 0;  // bytes copied
 };
 
 /// Exit code: 1 when rollout and training differ.
@@ -275,8 +276,11 @@ int handoff(Options options) {
                   actor, engine, machine.memory(), [&](const HandoffEvent& event) {
                     if (!counts) return;
                     if (sums.find(event.name) == sums.end()) order.push_back(event.name);
-                    sums[event.name].seconds += event.seconds;
-                    ++sums[event.name].count;
+                    EventSum& sum = sums[event.name];
+                    sum.seconds += event.seconds;
+                    sum.to_device += event.device.arrived;
+                    sum.to_host += event.host.arrived;
+                    ++sum.count;
                   });
   handoff.during("load", [&] {
     actor.load_weights([&](const Tensor& flat) { init_random_weights(config, layout, 1, flat); });
@@ -325,18 +329,20 @@ int handoff(Options options) {
     whole += sum.seconds;
     if (name != "rollout.generate" && name != "actor.train") moving += sum.seconds;
   }
-  const auto weights = static_cast<double>(layout.elements() * size_of(config.dtype));
-  fmt::print("{:<26}{:>12}{:>12}\n", "event", "seconds", "GB/s");
+  fmt::print("{:<26}{:>12}{:>14}{:>14}{:>10}\n", "event", "seconds", "to device", "to host",
+             "GB/s");
   for (const std::string& name : order) {
-    const double seconds = sums[name].seconds / static_cast<double>(sums[name].count);
+    const EventSum& sum = sums[name];
+    const int64_t bytes = sum.to_device + sum.to_host;
     fmt::print(
-        "{:<26}{:>12.4f}{:>12}\n", name, seconds,
-        name == "actor.update_weights" ? fmt::format("{:.1f}", weights / seconds * 1e-9) : "");
+        "{:<26}{:>12.4f}{:>14}{:>14}{:>10}\n", name, sum.seconds / static_cast<double>(sum.count),
+        format_bytes(sum.to_device / sum.count), format_bytes(sum.to_host / sum.count),
+        bytes > 0 ? fmt::format("{:.1f}", static_cast<double>(bytes) / sum.seconds * 1e-9) : "");
   }
   fmt::print(
-      "pinned copies {:.1f} GB/s in, {:.1f} out; weights {}; handoff {:.1f}% of a turn; peaks: "
-      "device {}, host {}; {} peak\n",
-      in * 1e-9, out * 1e-9, format_bytes(static_cast<int64_t>(weights)), 100 * moving / whole,
+      "pinned copies {:.1f} GB/s in, {:.1f} out; handoff {:.1f}% of a turn; peaks: device {}, host "
+      "{}; {} peak\n",
+      in * 1e-9, out * 1e-9, 100 * moving / whole,
       format_bytes(machine.ledger().usage(Place::device).peak),
       format_bytes(machine.ledger().usage(Place::host).peak), options.peak);
   return worst > 0 ? 1 : 0;

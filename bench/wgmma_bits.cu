@@ -1,9 +1,6 @@
 // Are Hopper's warpgroup products, as attention uses them, the bits of m16n8k16 products over the
 // same elements in the same order? The contract of ops/attention.h rests on it: prefill and
-// training use the former, decode the latter. Build, in the repository's root:
-//   nvcc -std=c++20 -O3 -fmad=false -gencode=arch=compute_90a,code=sm_90a -Isrc \
-//     -DSPDLOG_FMT_EXTERNAL -DFMT_USE_CONSTEXPR=1 -DFMT_HEADER_ONLY \
-//     bench/wgmma_bits.cu src/base/error.cpp -o build/wgmma_bits
+// training use the former, decode the latter.
 #include <cmath>
 #include <cstdio>
 #include <cstring>

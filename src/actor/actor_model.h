@@ -60,6 +60,7 @@ class ActorModel {
   // --- what it knows ---
   /// The newest weights, flat, at rest; valid until the next train_step. Waits for pending copies.
   Tensor weights_at_rest();
+  Place rests_at() const { return store_.place(); }
   /// Elements [first, first + count) of the same where the host can read them: at rest, or copied
   /// to `staging`; valid until the next call. At most kReadElements (model/weights_io.h).
   Tensor read_weights(const Region& staging, int64_t first, int64_t count);

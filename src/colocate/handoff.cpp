@@ -86,6 +86,7 @@ void Handoff::update_weights() {
   const Tensor weights = actor_.weights_at_rest();
   if (options_.check_weight_update_equal) engine_.poison_weights();
   engine_.update_weights(weights, actor_.weight_version());
+  if (actor_.rests_at() == Place::host) memory_.ledger.copied(Place::device, weights.bytes());
   if (!options_.check_weight_update_equal) return;
   const std::vector<std::string> different = engine_.compare_weights(weights);
   if (!different.empty())

@@ -15,7 +15,10 @@ int64_t aligned(int64_t bytes) {
 }  // namespace
 
 BlockStore::BlockStore(Memory memory, CopyStreams& copies, BlockStoreOptions options)
-    : copies_(&copies), options_(std::move(options)), home_written_(options_.blocks.size()) {
+    : copies_(&copies),
+      ledger_(&memory.ledger),
+      options_(std::move(options)),
+      home_written_(options_.blocks.size()) {
   if (in_place()) return;
   const bool window =
       options_.slots > 0 && (options_.slots < block_count() || options_.slot_bytes > 0);
@@ -112,6 +115,7 @@ void BlockStore::load(Slot& slot, int block) {
   stream.wait(slot.written);
   stream.wait(home_written_[static_cast<size_t>(block)]);
   stream.copy(slot.data, options_.home + span.offset, span.bytes);
+  ledger_->copied(Place::device, span.bytes);
   slot.loaded = stream.record();
 }
 
@@ -121,6 +125,7 @@ void BlockStore::write_back(Slot& slot) {
   stream.wait(slot.loaded);
   stream.wait(slot.used);
   stream.copy(options_.home + span.offset, slot.data, span.bytes);
+  ledger_->copied(Place::host, span.bytes);
   slot.written = stream.record();
   home_written_[static_cast<size_t>(slot.block)] = slot.written;
   slot.dirty = false;

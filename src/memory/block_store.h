@@ -104,6 +104,7 @@ class BlockStore {
   void throw_failure();
 
   CopyStreams* copies_;
+  Ledger* ledger_;  // where copies are noted
   BlockStoreOptions options_;
   Region slots_region_;
   std::vector<Slot> slots_;

@@ -43,7 +43,10 @@ void Ledger::give_back(Place place, const std::string& tag, int64_t bytes) {
 }
 
 void Ledger::begin_event() {
-  for (PlaceUsage& usage : usage_) usage.event_peak = usage.total;
+  for (PlaceUsage& usage : usage_) {
+    usage.event_peak = usage.total;
+    usage.arrived = 0;
+  }
 }
 
 std::string largest_tags(const PlaceUsage& usage, size_t most) {

@@ -25,6 +25,7 @@ struct PlaceUsage {
   int64_t total = 0;                      // their sum
   int64_t event_peak = 0;                 // largest total since begin_event()
   int64_t peak = 0;                       // largest total ever
+  int64_t arrived = 0;                    // copied here from the other place since begin_event()
 };
 
 /// Not for several threads: memory comes and goes on the main thread only.
@@ -37,7 +38,10 @@ class Ledger {
   void take(Place place, const std::string& tag, int64_t bytes);
   void give_back(Place place, const std::string& tag, int64_t bytes);
 
-  /// Peaks of both places start again from what is used now.
+  /// Notes a copy between the places, `to` its target: what a handoff moves.
+  void copied(Place to, int64_t bytes) { usage_[index(to)].arrived += bytes; }
+
+  /// Peaks of both places start again from what is used now, and arrivals from nothing.
   void begin_event();
 
   const PlaceUsage& usage(Place place) const { return usage_[index(place)]; }

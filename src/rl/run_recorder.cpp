@@ -78,6 +78,8 @@ void RunRecorder::handoff(const HandoffEvent& event, int64_t rollout_id,
                                             .host_total = event.host.total,
                                             .device_peak = event.device.event_peak,
                                             .host_peak = event.host.event_peak,
+                                            .copied_to_device = event.device.arrived,
+                                            .copied_to_host = event.host.arrived,
                                             .device_budget = limit(budget.device_bytes),
                                             .host_budget = limit(budget.host_bytes),
                                             .resident_set_bytes = resident_set_bytes()}));

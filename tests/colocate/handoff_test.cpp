@@ -84,6 +84,37 @@ TEST(Handoff, WithoutOffloadNothingMoves) {
   EXPECT_EQ(order.after_train, (Names{"actor.clear_memory", "actor.update_weights"}));
 }
 
+/// What each event of a turn's way back copied, in both directions together.
+std::map<std::string, int64_t> copied_after_train(const std::string& name, int64_t& weights) {
+  ColocateRig rig(setup_of(sharing_named(name)));
+  rig.load();
+  rig.handoff.start();
+  const auto samples = rig.generate();
+  rig.handoff.after_generate();
+  rig.train(samples);
+  rig.events.clear();
+  rig.handoff.after_train();
+  weights = rig.layout.elements() * size_of(rig.config.dtype);
+  std::map<std::string, int64_t> copied;
+  for (const HandoffEvent& event : rig.events)
+    copied[event.name] = event.device.arrived + event.host.arrived;
+  return copied;
+}
+
+TEST(Handoff, EveryEventSaysHowMuchItCopied) {
+  int64_t weights = 0;
+  auto copied = copied_after_train("cpu_loaded", weights);
+  // Weights of two bytes, and beside each its low half and two f32 moments.
+  EXPECT_EQ(copied["actor.offload"], weights + 5 * weights);
+  EXPECT_EQ(copied["actor.update_weights"], weights);
+  EXPECT_EQ(copied["rollout.onload_weights"], 0);
+  // Streamed state is written back while training, and a resident trainer's weights are there.
+  copied = copied_after_train("gpu_streamed", weights);
+  EXPECT_EQ(copied["actor.update_weights"], weights);
+  copied = copied_after_train("no_offload", weights);
+  EXPECT_EQ(copied["actor.update_weights"], 0);
+}
+
 TEST(Handoff, EitherSideAloneMayLeave) {
   const Order train = order_of("offload_train");
   EXPECT_EQ(train.after_generate, (Names{"actor.onload"}));

@@ -164,6 +164,11 @@ TEST_P(BlockStoreTest, OverwriteNeedsNoCopyAndIsWrittenBack) {
   store.flush();
   for (int i = 0; i < kBlocks; ++i)
     EXPECT_EQ(static_cast<int>(home_.data()[(i + 1) * kBytes - 1]), 50 + i);
+  EXPECT_EQ(ledger_.usage(Place::device).arrived, 0);
+  EXPECT_EQ(ledger_.usage(Place::host).arrived,
+            GetParam().home == Place::device ? 0 : kBlocks * kBytes);
+  ledger_.begin_event();
+  EXPECT_EQ(ledger_.usage(Place::host).arrived, 0);
 }
 
 /// A stream of a device that has failed.

@@ -23,6 +23,8 @@ MemoryEvent example() {
           .host_total = 9,
           .device_peak = 6LL << 32,
           .host_peak = 10,
+          .copied_to_device = 13,
+          .copied_to_host = 14,
           .device_budget = 8LL << 32,
           .host_budget = 11,
           .resident_set_bytes = 12};
@@ -32,10 +34,10 @@ TEST(MemoryTimeline, HasExactlyTheDocumentedFields) {
   std::vector<std::string> names;
   const nlohmann::ordered_json line = to_json(example());
   for (const auto& [name, value] : line.items()) names.push_back(name);
-  EXPECT_EQ(names,
-            (std::vector<std::string>{"event", "rollout_id", "seconds", "time", "device", "host",
-                                      "device_total", "host_total", "device_peak", "host_peak",
-                                      "device_budget", "host_budget", "resident_set"}));
+  EXPECT_EQ(names, (std::vector<std::string>{"event", "rollout_id", "seconds", "time", "device",
+                                             "host", "device_total", "host_total", "device_peak",
+                                             "host_peak", "copied_to_device", "copied_to_host",
+                                             "device_budget", "host_budget", "resident_set"}));
   EXPECT_EQ(line.at("device").dump(), R"({"actor.params":21474836480,"workspace":7})");
 }
 

@@ -69,6 +69,8 @@ TEST(RunRecorder, ShowsWhatTheDriverHoldsAsATagBesideTheLedger) {
   event.name = "actor.onload";
   event.device.by_tag = {{"actor.params", 5}};
   event.device.total = event.device.event_peak = 5;
+  event.device.arrived = 3;
+  event.host.arrived = 4;
   {
     RunRecorder recorder(dir.path(), 0, false);
     recorder.handoff(event, 0, {});
@@ -82,6 +84,8 @@ TEST(RunRecorder, ShowsWhatTheDriverHoldsAsATagBesideTheLedger) {
   EXPECT_EQ(events[1].device_bytes, (Tags{{"actor.params", 5}, {kDriverTag, 700}}));
   EXPECT_EQ(events[1].device_total, 5);
   EXPECT_EQ(events[1].device_peak, 5);
+  EXPECT_EQ(events[1].copied_to_device, 3);
+  EXPECT_EQ(events[1].copied_to_host, 4);
 }
 
 }  // namespace
