@@ -10,6 +10,8 @@ Prints one line of JSON with tokens per second (the median over `--repeats`).
     python scripts/peer_transformers.py --model tiny --hidden 128 --layers 4 --dtype float32
     python scripts/peer_transformers.py --device cuda --phases train --batch 8 --micro-batch 2 \
         --seq-len 4096 --gradient-checkpointing --optimizer plain
+    python scripts/peer_transformers.py --device cuda --phases generate --batch 256 \
+        --min-len 100 --max-len 1024 --warm-ups 0 --repeats 1
 """
 
 import argparse
@@ -177,6 +179,35 @@ def measure_generate(model: torch.nn.Module, arguments: argparse.Namespace) -> d
     }
 
 
+def measure_ragged(model: torch.nn.Module, arguments: argparse.Namespace) -> dict[str, float]:
+    """Prompts and responses of lengths uniform in between: generate() pads the one on the left and
+    runs the others to the longest; counted is what was asked for."""
+    draw = torch.Generator().manual_seed(arguments.seed)
+    prompts, responses = torch.randint(
+        arguments.min_len, arguments.max_len + 1, (2, arguments.batch), generator=draw
+    )
+    shape = (arguments.batch, int(prompts.max()))
+    ids = torch.randint(model.config.vocab_size, shape, device=model.device)
+    place = torch.arange(shape[1])
+    mask = (place[None, :] >= shape[1] - prompts[:, None]).long().to(model.device)
+    model.eval()
+    model.generation_config.eos_token_id = None
+    model.generation_config.pad_token_id = 0
+    seconds = median_seconds(
+        lambda: model.generate(
+            ids,
+            attention_mask=mask,
+            max_new_tokens=int(responses.max()),
+            do_sample=False,
+            use_cache=True,
+        ),
+        arguments.warm_ups,
+        arguments.repeats,
+    )
+    asked = int(responses.sum())
+    return {"generate_seconds": seconds, "generate_tokens_per_s": asked / seconds}
+
+
 def positive(text: str) -> int:
     value = int(text)
     if value < 1:
@@ -207,13 +238,21 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--seq-len", type=positive, default=256, help="tokens a trained sequence")
     parser.add_argument("--prompt-len", type=positive, default=64, help="tokens of a prompt")
     parser.add_argument("--new-tokens", type=positive, default=64, help="tokens to generate, >= 2")
+    parser.add_argument("--min-len", type=positive, help="of prompts and responses, drawn uniformly")
+    parser.add_argument("--max-len", type=positive, help="the same; only for --phases generate")
     parser.add_argument("--threads", type=positive, default=1, help="PyTorch's threads")
-    parser.add_argument("--warm-ups", type=positive, default=1, help="untimed runs")
+    parser.add_argument("--warm-ups", type=int, default=1, help="untimed runs")
     parser.add_argument("--repeats", type=positive, default=3, help="timed runs")
     parser.add_argument("--seed", type=int, default=1, help="of the weights and ids")
     arguments = parser.parse_args()
     if arguments.new_tokens < 2:
         parser.error("--new-tokens must be at least 2: the first one is the prefill's")
+    if (arguments.min_len is None) != (arguments.max_len is None):
+        parser.error("--min-len and --max-len go together")
+    if arguments.max_len is not None and arguments.phases != "generate":
+        parser.error("--min-len and --max-len need --phases generate")
+    if arguments.max_len is not None and arguments.max_len < arguments.min_len:
+        parser.error("--max-len is below --min-len")
     return arguments
 
 
@@ -229,7 +268,9 @@ def main() -> None:
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
     } | vars(arguments)
     # Generation first: the optimizer's state is not there yet.
-    if arguments.phases != "train":
+    if arguments.max_len is not None:
+        result |= measure_ragged(model, arguments)
+    elif arguments.phases != "train":
         result |= measure_generate(model, arguments)
     if arguments.phases != "generate":
         result |= measure_train(model, arguments)

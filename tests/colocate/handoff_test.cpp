@@ -104,8 +104,10 @@ std::map<std::string, int64_t> copied_after_train(const std::string& name, int64
 TEST(Handoff, EveryEventSaysHowMuchItCopied) {
   int64_t weights = 0;
   auto copied = copied_after_train("cpu_loaded", weights);
-  // Weights of two bytes, and beside each its low half and two f32 moments.
-  EXPECT_EQ(copied["actor.offload"], weights + 5 * weights);
+  // Weights of two bytes, and beside each its low half and two f32 moments; a chunk of them is
+  // padded to the next vector.
+  EXPECT_GE(copied["actor.offload"], weights + 5 * weights);
+  EXPECT_LT(copied["actor.offload"], weights + 5 * weights + 1024);
   EXPECT_EQ(copied["actor.update_weights"], weights);
   EXPECT_EQ(copied["rollout.onload_weights"], 0);
   // Streamed state is written back while training, and a resident trainer's weights are there.

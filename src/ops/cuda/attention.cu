@@ -105,6 +105,7 @@ __global__ void __launch_bounds__(kThreads, kD > 128 ? 1 : 2) attention_tiles(co
   // Through this warp's own rows of q, which it is done with, so that rows are written whole.
   if (begin >= part.rows) return;
   unsigned char* const staging = shared + warp * kM * 16 * kRowBytes<kD>;
+  __syncwarp();
 #pragma unroll
   for (int m = 0; m < kM; ++m)
 #pragma unroll

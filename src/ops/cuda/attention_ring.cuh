@@ -58,6 +58,10 @@ __device__ inline void leave_registers() {
 template <int kStages, int kGroups>
 struct Ring {
   static constexpr int kBytes = kStages * 16;
+  // Lanes of a warp that say it is done with a slot. One would do, after __syncwarp; racecheck,
+  // which knows the last reader of an address alone and takes no word for it, wants the last ones
+  // to say so themselves, and four readers share a tile's statistics.
+  static constexpr int kReleasing = 4;
   uint32_t barriers;
 
   __device__ uint32_t full(int tile) const { return barriers + tile % kStages * 16; }
@@ -66,7 +70,7 @@ struct Ring {
   __device__ void init() const {
     for (int i = 0; i < kStages; ++i) {
       barrier_init(full(i), kCopyThreads);
-      barrier_init(empty(i), kGroups * 4);  // a lane of each warp
+      barrier_init(empty(i), kGroups * 4 * kReleasing);
     }
   }
   __device__ void wait_empty(int tile) const {
@@ -78,7 +82,7 @@ struct Ring {
   }
   __device__ void release(int tile) const {
     __syncwarp();
-    if (threadIdx.x % 32 == 0) barrier_arrive(empty(tile));
+    if (threadIdx.x % 32 >= 32 - kReleasing) barrier_arrive(empty(tile));
   }
   /// For a group that has nothing to do with a tile.
   __device__ void pass(int tile) const {
