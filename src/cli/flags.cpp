@@ -51,14 +51,15 @@ void add_engine_flags(CommandLine& line, EngineConfig& config) {
          "capacity of the KV cache in tokens (default: --max-running-requests full samples)")
       ->check(CLI::PositiveNumber)
       ->group(group);
-  app.add_option("--max-running-requests", config.max_running_requests, "sequences in a batch")
+  app.add_option(
+         "--max-running-requests", config.max_running_requests,
+         "sequences in a batch (default: as many as come at once, at most 64, on a GPU 256)")
       ->check(CLI::PositiveNumber)
-      ->group(group)
-      ->capture_default_str();
-  app.add_option("--chunked-prefill-size", config.chunked_prefill_size, "prompt tokens a step")
+      ->group(group);
+  app.add_option("--chunked-prefill-size", config.chunked_prefill_size,
+                 "prompt tokens a step (default: 512; on a GPU 4096)")
       ->check(CLI::PositiveNumber)
-      ->group(group)
-      ->capture_default_str();
+      ->group(group);
   app.add_option("--page-size", config.page_size, "tokens of a KV cache page")
       ->check(CLI::PositiveNumber)
       ->group(group)

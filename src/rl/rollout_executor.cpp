@@ -201,6 +201,7 @@ void RolloutExecutor::run(std::vector<Sample>& samples, const Round& round) {
     sample.rollout_log_probs = std::move(result.log_probs);
     sample.loss_mask.assign(result.output_ids.size(), 1);
     sample.weight_version = round.weight_version;
+    sample.num_retractions = result.preemptions;
     switch (result.finish.reason) {
       case FinishReason::length:
         sample.status = SampleStatus::truncated;

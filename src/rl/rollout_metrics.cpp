@@ -92,6 +92,9 @@ NamedValues rollout_metrics(std::span<const Sample> samples, std::span<const flo
   metrics.emplace_back("rollout/repetition_frac", share_of(samples, [](const Sample& sample) {
                          return ends_in_loop(response_of(sample));
                        }));
+  double retractions = 0;
+  for (const Sample& sample : samples) retractions += static_cast<double>(sample.num_retractions);
+  metrics.emplace_back("rollout/num_retractions", retractions);
   return metrics;
 }
 

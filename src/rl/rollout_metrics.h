@@ -18,6 +18,8 @@ using NamedValues = std::vector<std::pair<std::string, double>>;
 ///   rollout/response_len/mean, median, max, min     tokens, all samples
 ///   rollout/truncated_ratio     share that met the length limit
 ///   rollout/repetition_frac     share that ends in a loop (ends_in_loop)
+///   rollout/num_retractions     times that samples lost their KV pages to others, all samples:
+///                               many say that --max-total-tokens is small
 ///   rollout/zero_std/count      groups of two rewards or more, all equal: they teach nothing
 ///   rollout/reward_error        samples without a reward
 NamedValues rollout_metrics(std::span<const Sample> samples, std::span<const float> advantages);

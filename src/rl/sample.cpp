@@ -46,6 +46,7 @@ nlohmann::json to_json(const Sample& sample) {
       {"loss_mask", sample.loss_mask},
       {"rollout_log_probs", sample.rollout_log_probs},
       {"weight_versions", nlohmann::json::array()},
+      {"num_retractions", sample.num_retractions},
       {"status", name_of(sample.status)},
       {"metadata", sample.metadata},
   };

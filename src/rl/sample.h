@@ -34,6 +34,7 @@ struct Sample {
   std::vector<int32_t> loss_mask;        // [response_length] 1: takes part in the loss
   std::vector<float> rollout_log_probs;  // [response_length] log-probs under the rollout's policy
   int64_t weight_version = -1;           // version of the weights that made it
+  int64_t num_retractions = 0;           // times it lost its KV pages and was computed anew
   SampleStatus status = SampleStatus::pending;
   nlohmann::json metadata;  // the data row's own; never read by the loop
 

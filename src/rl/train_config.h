@@ -48,10 +48,10 @@ struct RolloutConfig {
 struct EngineConfig {
   std::optional<int64_t>
       max_total_tokens;  // --max-total-tokens: KV cache; none: max_running_requests full samples
-  int64_t max_running_requests = 64;   // --max-running-requests
-  int64_t chunked_prefill_size = 512;  // --chunked-prefill-size, tokens
-  int64_t page_size = 16;              // --page-size, tokens
-  bool true_on_policy = true;          // --no-true-on-policy: log-probs need not be training's bits
+  std::optional<int64_t> max_running_requests;  // --max-running-requests; none: by device
+  std::optional<int64_t> chunked_prefill_size;  // --chunked-prefill-size, tokens; none: by device
+  int64_t page_size = 16;                       // --page-size, tokens
+  bool true_on_policy = true;  // --no-true-on-policy: log-probs need not be training's bits
 };
 
 struct RewardConfig {

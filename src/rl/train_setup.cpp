@@ -113,26 +113,38 @@ ActorOptions actor_options(TrainConfig& config, const ModelConfig& model, int64_
   return options;
 }
 
-EngineOptions engine_options(TrainConfig& config, const ModelConfig& model) {
-  EngineOptions options;
-  options.page_size = config.engine.page_size;
-  options.max_running_requests = config.engine.max_running_requests;
-  options.chunked_prefill_size = config.engine.chunked_prefill_size;
-  options.true_on_policy = config.engine.true_on_policy;
-  options.max_context_len = max_sample_length(config, model);
-  if (config.eval.interval)
-    options.max_context_len = std::max(options.max_context_len, max_eval_length(config, model));
+EngineOptions engine_options(const TrainConfig& config, const ModelConfig& model,
+                             std::span<const EvalSet> eval_sets, DeviceKind device) {
+  int64_t longest = max_sample_length(config, model);
+  if (config.eval.interval) longest = std::max(longest, max_eval_length(config, model));
+  int64_t requests = config.batch.rollout_batch_size * config.batch.n_samples_per_prompt;
+  for (const EvalSet& set : eval_sets)
+    requests =
+        std::max(requests, std::ssize(set.source.prompts()) * config.eval.n_samples_per_prompt);
+  EngineOptions options = resolve_engine(config.engine, device, longest, requests);
   options.seed = config.rollout.seed;
-  if (!config.engine.max_total_tokens) {
-    const int64_t pages = (options.max_context_len + options.page_size - 1) / options.page_size;
-    config.engine.max_total_tokens = options.max_running_requests * pages * options.page_size;
-  }
-  options.max_total_tokens = *config.engine.max_total_tokens;
-  check_cache_holds(options.max_total_tokens, options.max_context_len);
   return options;
 }
 
 }  // namespace
+
+EngineOptions resolve_engine(const EngineConfig& config, DeviceKind device, int64_t max_context_len,
+                             int64_t requests) {
+  // A GPU's time for a step is that of reading weights and cache, whatever few rows come along.
+  const bool cuda = device == DeviceKind::cuda;
+  EngineOptions options;
+  options.page_size = config.page_size;
+  options.max_running_requests =
+      config.max_running_requests.value_or(std::min<int64_t>(cuda ? 256 : 64, requests));
+  options.chunked_prefill_size = config.chunked_prefill_size.value_or(cuda ? 4096 : 512);
+  options.true_on_policy = config.true_on_policy;
+  options.max_context_len = max_context_len;
+  const int64_t pages = (max_context_len + options.page_size - 1) / options.page_size;
+  options.max_total_tokens =
+      config.max_total_tokens.value_or(options.max_running_requests * pages * options.page_size);
+  check_cache_holds(options.max_total_tokens, max_context_len);
+  return options;
+}
 
 void check_cache_holds(int64_t max_total_tokens, int64_t longest) {
   if (max_total_tokens < longest)
@@ -224,7 +236,7 @@ TrainSetup prepare_training(TrainConfig config) {
 
   const int64_t num_rollout = resolve_num_rollout(config, data);
   const ActorOptions actor = actor_options(config, model.config(), num_rollout);
-  const EngineOptions engine = engine_options(config, model.config());
+  const EngineOptions engine = engine_options(config, model.config(), eval_sets, device->kind());
   const MemoryBudget budget = resolve_budget(config.device, *device);
   MemoryPlan plan = plan_memory({.device = *device,
                                  .config = model.config(),

@@ -48,6 +48,12 @@ MemoryBudget resolve_budget(const DeviceConfig& config, const Device& device);
 /// Throws Error{budget} when there is less than the plan needs, whatever the budget says.
 void check_device_has(const MemoryPlan& plan, const Device& device);
 
+/// The engine's options as the flags say, the others as suits the device. `max_context_len`:
+/// tokens of the longest sample. `requests`: that may come at once. Throws Error{flags} when the
+/// KV cache cannot hold one sample.
+EngineOptions resolve_engine(const EngineConfig& config, DeviceKind device, int64_t max_context_len,
+                             int64_t requests);
+
 /// Throws Error{flags} when a KV cache of --max-total-tokens cannot hold one sample of `longest`
 /// tokens.
 void check_cache_holds(int64_t max_total_tokens, int64_t longest);

@@ -33,11 +33,13 @@ std::map<std::string, double> metrics_of(const std::vector<Sample>& samples,
 }
 
 TEST(RolloutMetrics, SamplesWithoutARewardAreCountedAndLeftOutOfMeans) {
-  const std::vector<Sample> samples = {
+  std::vector<Sample> samples = {
       make({.group = 0, .reward = 1, .length = 4}),
       make({.group = 0, .reward = 0, .length = 10, .status = SampleStatus::truncated}),
       make({.group = 1, .reward = {}, .length = 1, .status = SampleStatus::failed}),
       make({.group = 1, .reward = 0.5, .length = 2})};
+  samples[1].num_retractions = 2;
+  samples[3].num_retractions = 1;
   auto found = metrics_of(samples, {0.75F, -0.25F, 0, 0.25F});
   EXPECT_DOUBLE_EQ(found.at("rollout/raw_reward"), 0.5);
   EXPECT_DOUBLE_EQ(found.at("rollout/rewards"), 0.25);
@@ -48,6 +50,7 @@ TEST(RolloutMetrics, SamplesWithoutARewardAreCountedAndLeftOutOfMeans) {
   EXPECT_EQ(found.at("rollout/response_len/min"), 1);
   EXPECT_EQ(found.at("rollout/truncated_ratio"), 0.25);
   EXPECT_EQ(found.at("rollout/repetition_frac"), 0);
+  EXPECT_EQ(found.at("rollout/num_retractions"), 3);
   EXPECT_EQ(found.at("rollout/zero_std/count"), 0);  // one reward left says nothing about a spread
 }
 

@@ -23,6 +23,7 @@ TEST(SampleJson, HasMilesFieldNames) {
   sample.status = SampleStatus::truncated;
   sample.reward = 0.5;
   sample.weight_version = 3;
+  sample.num_retractions = 5;
   sample.metadata = {{"level", 2}};
   const nlohmann::json out = to_json(sample);
   EXPECT_EQ(out["index"], 7);
@@ -33,6 +34,7 @@ TEST(SampleJson, HasMilesFieldNames) {
   EXPECT_EQ(out["reward"], 0.5);
   EXPECT_EQ(out["status"], "truncated");
   EXPECT_EQ(out["weight_versions"], nlohmann::json({3}));
+  EXPECT_EQ(out["num_retractions"], 5);
   EXPECT_EQ(out["metadata"]["level"], 2);
 }
 

@@ -63,6 +63,30 @@ TEST(Budget, ThatIsMoreThanThereIsDoesNotHelp) {
   }
 }
 
+TEST(Engine, WhatIsLeftOutSuitsTheDeviceAndTheNumberOfRequests) {
+  const EngineOptions cpu = resolve_engine({}, DeviceKind::cpu, 100, 1000);
+  EXPECT_EQ(cpu.max_running_requests, 64);
+  EXPECT_EQ(cpu.chunked_prefill_size, 512);
+  EXPECT_EQ(cpu.max_total_tokens, 64 * 7 * 16) << "a whole sample each, in pages of 16";
+  const EngineOptions gpu = resolve_engine({}, DeviceKind::cuda, 100, 1000);
+  EXPECT_EQ(gpu.max_running_requests, 256);
+  EXPECT_EQ(gpu.chunked_prefill_size, 4096);
+  EXPECT_EQ(resolve_engine({}, DeviceKind::cuda, 100, 8).max_running_requests, 8);
+  EXPECT_EQ(resolve_engine({}, DeviceKind::cpu, 100, 8).max_running_requests, 8);
+}
+
+TEST(Engine, WhatIsGivenIsTaken) {
+  EngineConfig config;
+  config.max_running_requests = 300;
+  config.chunked_prefill_size = 100;
+  config.max_total_tokens = 1000;
+  const EngineOptions options = resolve_engine(config, DeviceKind::cuda, 1000, 8);
+  EXPECT_EQ(options.max_running_requests, 300);
+  EXPECT_EQ(options.chunked_prefill_size, 100);
+  EXPECT_EQ(options.max_total_tokens, 1000);
+  EXPECT_THROW(resolve_engine(config, DeviceKind::cuda, 1001, 8), Error);
+}
+
 TEST(RunRecorder, ShowsWhatTheDriverHoldsAsATagBesideTheLedger) {
   const test::ScratchDir dir;
   HandoffEvent event;
