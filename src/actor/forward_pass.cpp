@@ -32,15 +32,16 @@ void forward_layer_m(const Pass& pass, const LayerWeights& weights, int64_t l, i
   pass.buffers.prefetch_residual(from, m + 1);
   const Tensor x = residual_view(pass, output, m);
   pass.exec.stream.copy(x.data(), input.data(), x.bytes());
-  forward_layer(pass.exec,
-                {.config = pass.config,
-                 .weights = weights,
-                 .batch = pass.buffers.batch(m),
-                 .buffers = pass.buffers.layer(),
-                 .rope = pass.buffers.rope(),
-                 .k_pool = pass.buffers.layer_gradients().k,
-                 .v_pool = pass.buffers.layer_gradients().v},
-                x);
+  // Another micro-batch uses the layer's buffers next, and the output may leave the device: whole.
+  settle(pass.exec, forward_layer(pass.exec,
+                                  {.config = pass.config,
+                                   .weights = weights,
+                                   .batch = pass.buffers.batch(m),
+                                   .buffers = pass.buffers.layer(),
+                                   .rope = pass.buffers.rope(),
+                                   .k_pool = pass.buffers.layer_gradients().k,
+                                   .v_pool = pass.buffers.layer_gradients().v},
+                                  {.x = x}));
 }
 
 }  // namespace
@@ -81,6 +82,7 @@ void forward_head(const Pass& pass, const HeadWeights& weights, Tensor x, const 
   embedding(pass.exec, {.ids = indices, .table = x, .y = gathered});
   head_logits(pass.exec, {.weights = weights,
                           .x = gathered,
+                          .delta = {},
                           .normed = head.normed.rows(0, n),
                           .rstd = head.rstd.rows(0, n),
                           .logits = logits,

@@ -17,7 +17,7 @@ HeadWeights view_head(const ModelConfig& config, const ParamLayout& layout, std:
 
 void head_logits(Exec& exec, const HeadArgs& args) {
   rms_norm(exec, {.x = args.x,
-                  .delta = {},
+                  .delta = args.delta,
                   .w = args.weights.norm,
                   .y = args.normed,
                   .rstd = args.rstd,

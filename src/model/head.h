@@ -20,14 +20,15 @@ HeadWeights view_head(const ModelConfig& config, const ParamLayout& layout, std:
 
 struct HeadArgs {
   HeadWeights weights;
-  Tensor x;       // [R, H] T: rows of the residual stream; not changed
+  Tensor x;       // [R, H] T: rows of the residual stream; changed only by delta
+  Tensor delta;   // [R, H] T: what is still to be added to x; or empty
   Tensor normed;  // [R, H] T, written
   Tensor rstd;    // [R] f32, written; or empty
   Tensor logits;  // [R, V] f32, written
   float eps = 0;  // of the norm
 };
 
-/// logits = RMSNorm(x) · lm_headᵀ.
+/// x += delta;  logits = RMSNorm(x) · lm_headᵀ.
 void head_logits(Exec& exec, const HeadArgs& args);
 
 }  // namespace miles

@@ -60,11 +60,12 @@ Tensor first_rows(const Tensor& tensor, int64_t count) {
 
 }  // namespace
 
-void forward_attention(Exec& exec, const LayerContext& context, Tensor x) {
+void forward_attention(Exec& exec, const LayerContext& context, const Residual& residual) {
   const ModelConfig& config = context.config;
   const LayerWeights& weights = context.weights;
   const LayerBuffers& buffers = context.buffers;
   const DeviceBatch& batch = context.batch;
+  const Tensor& x = residual.x;
   const int64_t n = x.dim(0);
   const auto eps = static_cast<float>(config.rms_norm_eps);
   const Tensor normed = buffers.normed.rows(0, n);
@@ -74,7 +75,7 @@ void forward_attention(Exec& exec, const LayerContext& context, Tensor x) {
   const Tensor projected = buffers.projected.rows(0, n);
 
   rms_norm(exec, {.x = x,
-                  .delta = {},
+                  .delta = residual.delta,
                   .w = weights.input_norm,
                   .y = normed,
                   .rstd = first_rows(buffers.rstd, n),
@@ -118,15 +119,20 @@ void forward_mlp_inner(Exec& exec, const LayerContext& context) {
   swiglu(exec, {.gate_up = gate_up, .y = context.buffers.activated.rows(0, n)});
 }
 
-void forward_layer(Exec& exec, const LayerContext& context, Tensor x) {
-  const int64_t n = x.dim(0);
-  forward_attention(exec, context, x);
+Residual forward_layer(Exec& exec, const LayerContext& context, const Residual& residual) {
+  const int64_t n = residual.x.dim(0);
+  forward_attention(exec, context, residual);
   forward_mlp_inner(exec, context);
   const Tensor projected = context.buffers.projected.rows(0, n);
   linear(exec,
          {.x = context.buffers.activated.rows(0, n), .w = context.weights.down, .y = projected});
-  const Shape flat = {x.elements()};
-  add(exec, {.x = x.reshape(flat), .y = projected.reshape(flat)});
+  return {.x = residual.x, .delta = projected};
+}
+
+Tensor settle(Exec& exec, const Residual& residual) {
+  const Shape flat = {residual.x.elements()};
+  if (residual.delta) add(exec, {.x = residual.x.reshape(flat), .y = residual.delta.reshape(flat)});
+  return residual.x;
 }
 
 }  // namespace miles

@@ -58,12 +58,22 @@ struct LayerContext {
   Tensor v_pool;                // [S, Hkv, D] T: this block's values
 };
 
-/// x += attention(norm(x));  keys and values go to the pools.
+/// The residual stream between two blocks. The norm that comes next adds `delta` on its way, so the
+/// sum takes no pass of its own over x; who needs the sum without a norm calls settle().
+struct Residual {
+  Tensor x;           // [N, H] T
+  Tensor delta = {};  // [N, H] T: still to be added to x; or empty. May be `buffers.projected`
+};
+
+/// x += delta;  x += attention(norm(x));  keys and values go to the pools.
 /// Afterwards x is the middle of the block and `buffers.post_normed` its normalised form.
-void forward_attention(Exec& exec, const LayerContext& context, Tensor x);
+void forward_attention(Exec& exec, const LayerContext& context, const Residual& residual);
 /// From `buffers.post_normed` to `buffers.activated`.
 void forward_mlp_inner(Exec& exec, const LayerContext& context);
-/// The whole block: x [N, H] T is updated in place.
-void forward_layer(Exec& exec, const LayerContext& context, Tensor x);
+/// The whole block. x is updated in place; what the block adds last is returned beside it, in
+/// `buffers.projected`.
+Residual forward_layer(Exec& exec, const LayerContext& context, const Residual& residual);
+/// x += delta, with the bits that a norm would have given it; returns x.
+Tensor settle(Exec& exec, const Residual& residual);
 
 }  // namespace miles

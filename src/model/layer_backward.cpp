@@ -123,7 +123,7 @@ void backward_layer(Exec& exec, const LayerBackwardArgs& args) {
   LayerContext recompute = args.context;
   recompute.k_pool = args.buffers.k;
   recompute.v_pool = args.buffers.v;
-  forward_attention(exec, recompute, x);
+  forward_attention(exec, recompute, {.x = x});
   forward_mlp_inner(exec, recompute);
   backward_mlp(exec, args, x);
   backward_attention(exec, args);

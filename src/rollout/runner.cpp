@@ -73,7 +73,8 @@ Runner::Buffers Runner::place(Arena& arena) const {
   buffers.rope = arena.allocate(DType::f32, {limits_.positions, config_.head_dim});
   buffers.x = arena.allocate(config_.dtype, {limits_.tokens, hidden});
   buffers.layer = make_layer_buffers(config_, limits_.tokens, LayerUse::inference, arena);
-  buffers.drawn_x = arena.allocate(config_.dtype, {draws, hidden});
+  for (Tensor* rows : {&buffers.drawn_from.x, &buffers.drawn_from.delta})
+    *rows = arena.allocate(config_.dtype, {draws, hidden});
   buffers.normed = arena.allocate(config_.dtype, {draws, hidden});
   buffers.logits = arena.allocate(DType::f32, {draws, config_.vocab_size});
   buffers.drawn = arena.allocate(DType::i32, {2, draws});
@@ -150,8 +151,9 @@ Runner::DeviceStep Runner::send(const StepBatch& step) {
 
 void Runner::compute(Exec& exec, const DeviceStep& step, const std::vector<Ban>& bans,
                      const RolloutWeights& weights, const KvCache& cache) const {
-  const Tensor x = forward(exec, step.batch, weights, cache);
-  if (step.rows) draw(exec, step, bans, logits(exec, x, step.rows, weights));
+  const Residual residual = forward(exec, step.batch, weights, cache);
+  if (!step.rows) return;
+  draw(exec, step, bans, logits(exec, select(exec, residual, step.rows), weights));
 }
 
 StepOutput Runner::fetch(int64_t draws) {
@@ -166,37 +168,46 @@ StepOutput Runner::fetch(int64_t draws) {
   return output;
 }
 
-Tensor Runner::forward(Exec& exec, const DeviceBatch& batch, const RolloutWeights& weights,
-                       const KvCache& cache) const {
-  const Tensor x = buffers_.x.rows(0, batch.ids.dim(0));
+Residual Runner::forward(Exec& exec, const DeviceBatch& batch, const RolloutWeights& weights,
+                         const KvCache& cache) const {
+  Residual residual{.x = buffers_.x.rows(0, batch.ids.dim(0))};
   const Tensor table(weights.group(layout_.embed()), config_.dtype,
                      {config_.vocab_size, config_.hidden_size});
-  embedding(exec, {.ids = batch.ids, .table = table, .y = x});
+  embedding(exec, {.ids = batch.ids, .table = table, .y = residual.x});
   for (int64_t i = 0; i < layout_.layers(); ++i) {
     const LayerWeights layer = view_layer(config_, layout_.layer_offsets(),
                                           weights.group(layout_.layer(i)), config_.dtype);
-    forward_layer(exec,
-                  {.config = config_,
-                   .weights = layer,
-                   .batch = batch,
-                   .buffers = buffers_.layer,
-                   .rope = buffers_.rope,
-                   .k_pool = cache.keys(i),
-                   .v_pool = cache.values(i)},
-                  x);
+    residual = forward_layer(exec,
+                             {.config = config_,
+                              .weights = layer,
+                              .batch = batch,
+                              .buffers = buffers_.layer,
+                              .rope = buffers_.rope,
+                              .k_pool = cache.keys(i),
+                              .v_pool = cache.values(i)},
+                             residual);
   }
-  return x;
+  return residual;
 }
 
-Tensor Runner::logits(Exec& exec, const Tensor& x, const Tensor& rows,
-                      const RolloutWeights& weights) const {
+/// The rows that are drawn from. They ascend, so as many as there are tokens are all of them.
+Residual Runner::select(Exec& exec, const Residual& residual, const Tensor& rows) const {
   const int64_t draws = rows.dim(0);
-  const Tensor drawn_x = buffers_.drawn_x.rows(0, draws);
+  if (draws == residual.x.dim(0)) return residual;
+  const Residual selected{.x = buffers_.drawn_from.x.rows(0, draws),
+                          .delta = buffers_.drawn_from.delta.rows(0, draws)};
+  embedding(exec, {.ids = rows, .table = residual.x, .y = selected.x});
+  embedding(exec, {.ids = rows, .table = residual.delta, .y = selected.delta});
+  return selected;
+}
+
+Tensor Runner::logits(Exec& exec, const Residual& drawn_from, const RolloutWeights& weights) const {
+  const int64_t draws = drawn_from.x.dim(0);
   const Tensor logits = buffers_.logits.rows(0, draws);
-  embedding(exec, {.ids = rows, .table = x, .y = drawn_x});
   head_logits(exec, {.weights = view_head(config_, layout_, weights.group(layout_.embed()),
                                           weights.group(layout_.head()), config_.dtype),
-                     .x = drawn_x,
+                     .x = drawn_from.x,
+                     .delta = drawn_from.delta,
                      .normed = buffers_.normed.rows(0, draws),
                      .rstd = {},
                      .logits = logits,

@@ -60,12 +60,12 @@ class Runner {
     Tensor rope;  // [positions, D] f32
     Tensor x;     // [N, H] T: the residual stream
     LayerBuffers layer;
-    Tensor drawn_x;  // [R, H] T: the rows of x that are drawn from
-    Tensor normed;   // [R, H] T
-    Tensor logits;   // [R, V] f32
-    Tensor drawn;    // [2, R] i32: tokens, then the bits of their log-probs
-    Tensor uploads;  // [bytes] u8: the batch and what the draws need
-    Tensor scratch;  // [bytes] u8: Exec::workspace
+    Residual drawn_from;  // [R, H] T each: the rows that are drawn from, where they are not all
+    Tensor normed;        // [R, H] T
+    Tensor logits;        // [R, V] f32
+    Tensor drawn;         // [2, R] i32: tokens, then the bits of their log-probs
+    Tensor uploads;       // [bytes] u8: the batch and what the draws need
+    Tensor scratch;       // [bytes] u8: Exec::workspace
   };
   /// A step's input on the device.
   struct DeviceStep {
@@ -75,10 +75,10 @@ class Runner {
     Tensor inverse_temperature;  // [R] f32
   };
   Buffers place(Arena& arena) const;
-  Tensor forward(Exec& exec, const DeviceBatch& batch, const RolloutWeights& weights,
-                 const KvCache& cache) const;
-  Tensor logits(Exec& exec, const Tensor& x, const Tensor& rows,
-                const RolloutWeights& weights) const;
+  Residual forward(Exec& exec, const DeviceBatch& batch, const RolloutWeights& weights,
+                   const KvCache& cache) const;
+  Residual select(Exec& exec, const Residual& residual, const Tensor& rows) const;
+  Tensor logits(Exec& exec, const Residual& drawn_from, const RolloutWeights& weights) const;
   DeviceStep send(const StepBatch& step);
   void compute(Exec& exec, const DeviceStep& step, const std::vector<Ban>& bans,
                const RolloutWeights& weights, const KvCache& cache) const;

@@ -56,6 +56,21 @@ class PackedModel {
   const Tensor& normed() const { return head_.normed; }
   const Tensor& logits() const { return head_.logits; }  // [N, V] f32
 
+  /// The logits once more, from one residual stream that passes through all blocks as the engine's
+  /// does: what a block adds last is added by the norm that comes next.
+  Tensor logits_of_one_stream() {
+    Residual stream{.x = arena_.allocate(model_.config.dtype, residuals_[0].shape())};
+    exec_.stream.copy(stream.x.data(), residuals_[0].data(), stream.x.bytes());
+    for (int64_t l = 0; l < model_.layout.layers(); ++l)
+      stream = forward_layer(exec_, context(l), stream);
+    HeadArgs head = head_;
+    head.x = stream.x;
+    head.delta = stream.delta;
+    head.logits = arena_.allocate(DType::f32, head_.logits.shape());
+    head_logits(exec_, head);
+    return head.logits;
+  }
+
   struct Scores {
     std::vector<float> log_prob, entropy;  // [R]
   };
@@ -142,7 +157,7 @@ class PackedModel {
     for (int64_t l = 0; l < model_.layout.layers(); ++l) {
       const Tensor& x = residual(l + 1);
       exec_.stream.copy(x.data(), residual(l).data(), x.bytes());
-      forward_layer(exec_, context(l), x);
+      settle(exec_, forward_layer(exec_, context(l), {.x = x}));
     }
     head_.weights = head(base(), config.dtype);
     head_.x = residuals_.back();
@@ -170,6 +185,7 @@ class PackedModel {
     embedding(exec_, {.ids = rows_.indices, .table = residuals_.back(), .y = rows_.x});
     head_logits(exec_, {.weights = head_.weights,
                         .x = rows_.x,
+                        .delta = {},
                         .normed = rows_.normed,
                         .rstd = rows_.rstd,
                         .logits = rows_.logits,
@@ -299,6 +315,12 @@ TEST_P(ReferenceModel, ResidualStreamOfEveryBlock) {
 TEST_P(ReferenceModel, Logits) {
   EXPECT_LE(largest_difference(at_logit_positions(packed_->logits()), fixture_->floats("logits")),
             tolerance_);
+}
+
+TEST_P(ReferenceModel, SumsThatTheNextNormMakesHaveTheBitsOfAdditions) {
+  const Tensor& expected = packed_->logits();
+  const Tensor got = packed_->logits_of_one_stream();
+  EXPECT_EQ(packed_->to_vector(got), packed_->to_vector(expected));
 }
 
 TEST_P(ReferenceModel, LogProbsAndEntropiesAtTwoTemperatures) {
