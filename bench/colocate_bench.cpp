@@ -33,7 +33,7 @@ struct Options : Shape {
   int64_t prompt_len = 1024, new_tokens = 1024;
   int64_t min_len = 0, max_len = 0;  // with both: prompt and response uniform in between
   int64_t chunk = 8192;
-  bool true_on_policy = true;
+  bool true_on_policy = true, overlap_schedule = true;
   // train
   int64_t tokens = 32768, seq_len = 4096, max_tokens_per_gpu = 16384;
   std::string placement = "resident";
@@ -122,7 +122,8 @@ void rollout(const Options& options) {
                                .max_running_requests = options.requests,
                                .chunked_prefill_size = options.chunk,
                                .seed = options.seed,
-                               .true_on_policy = options.true_on_policy};
+                               .true_on_policy = options.true_on_policy,
+                               .overlap_schedule = options.overlap_schedule};
   int64_t total = 0, output = 0;
   for (size_t i = 0; i < lengths.prompts.size(); ++i) {
     const int64_t length = lengths.prompts[i] + lengths.responses[i];
@@ -366,6 +367,8 @@ int run(int argc, char** argv) {
   app.add_option("--max-len", options.max_len);
   app.add_option("--chunk", options.chunk, "tokens of prefill a step")->check(CLI::PositiveNumber);
   app.add_flag("!--no-true-on-policy", options.true_on_policy, "products unrestricted");
+  app.add_flag("!--disable-overlap-schedule", options.overlap_schedule,
+               "no step is begun before the host knows the last one's draws");
   app.add_option("--tokens", options.tokens, "of a training step")->check(CLI::PositiveNumber);
   app.add_option("--seq-len", options.seq_len)->check(CLI::PositiveNumber);
   app.add_option("--max-tokens-per-gpu", options.max_tokens_per_gpu)->check(CLI::PositiveNumber);

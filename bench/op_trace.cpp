@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "ops/adamw.h"
 #include "ops/attention.h"
+#include "ops/drawn_ids.h"
 #include "ops/elementwise.h"
 #include "ops/embedding.h"
 #include "ops/log_prob.h"
@@ -23,6 +24,7 @@
   X(4, cast, 8, CastArgs)                                     \
   X(9, embedding, 13, EmbeddingArgs)                          \
   X(18, embedding_backward, 21, EmbeddingBackwardArgs)        \
+  X(14, fill_drawn_ids, 16, FillDrawnIdsArgs)                 \
   X(6, linear, 10, LinearArgs)                                \
   X(21, linear_backward_input, 23, LinearBackwardInputArgs)   \
   X(22, linear_backward_weight, 24, LinearBackwardWeightArgs) \

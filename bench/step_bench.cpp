@@ -182,6 +182,7 @@ Generated measure_generate(const ModelConfig& config, const Options& options) {
   Ledger ledger;
   const Memory memory{*device, ledger};
   EngineOptions engine_options;
+  engine_options.overlap_schedule = false;  // step() is to run the step that it tells of
   engine_options.max_running_requests = options.batch;
   engine_options.max_context_len = options.prompt_len + options.new_tokens;
   const int64_t page = engine_options.page_size;

@@ -69,6 +69,9 @@ void add_engine_flags(CommandLine& line, EngineConfig& config) {
          "rollout log-probs need not be training's bit for bit: a GPU may split products along "
          "k as it likes")
       ->group(group);
+  app.add_flag("!--disable-overlap-schedule", config.overlap_schedule,
+               "a GPU waits between two steps while the host takes in what the first has drawn")
+      ->group(group);
 }
 
 void add_data_flags(CommandLine& line, DataOptions& options) {

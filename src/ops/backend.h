@@ -39,6 +39,7 @@ struct AttentionBackwardArgs;
 struct CastArgs;
 struct EmbeddingArgs;
 struct EmbeddingBackwardArgs;
+struct FillDrawnIdsArgs;
 struct LinearArgs;
 struct LinearBackwardInputArgs;
 struct LinearBackwardWeightArgs;
@@ -63,6 +64,7 @@ struct Kernels {
   void (*cast)(Exec&, const CastArgs&);
   void (*embedding)(Exec&, const EmbeddingArgs&);
   void (*embedding_backward)(Exec&, const EmbeddingBackwardArgs&);
+  void (*fill_drawn_ids)(Exec&, const FillDrawnIdsArgs&);
   void (*linear)(Exec&, const LinearArgs&);
   void (*linear_backward_input)(Exec&, const LinearBackwardInputArgs&);
   void (*linear_backward_weight)(Exec&, const LinearBackwardWeightArgs&);

@@ -51,7 +51,8 @@ struct EngineConfig {
   std::optional<int64_t> max_running_requests;  // --max-running-requests; none: by device
   std::optional<int64_t> chunked_prefill_size;  // --chunked-prefill-size, tokens; none: by device
   int64_t page_size = 16;                       // --page-size, tokens
-  bool true_on_policy = true;  // --no-true-on-policy: log-probs need not be training's bits
+  bool true_on_policy = true;    // --no-true-on-policy: log-probs need not be training's bits
+  bool overlap_schedule = true;  // --disable-overlap-schedule: a GPU waits for the host each step
 };
 
 struct RewardConfig {

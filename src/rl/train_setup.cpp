@@ -138,6 +138,8 @@ EngineOptions resolve_engine(const EngineConfig& config, DeviceKind device, int6
       config.max_running_requests.value_or(std::min<int64_t>(cuda ? 256 : 64, requests));
   options.chunked_prefill_size = config.chunked_prefill_size.value_or(cuda ? 4096 : 512);
   options.true_on_policy = config.true_on_policy;
+  // The CPU's kernels run on the host's own threads: there is nothing to overlap.
+  options.overlap_schedule = config.overlap_schedule && cuda;
   options.max_context_len = max_context_len;
   const int64_t pages = (max_context_len + options.page_size - 1) / options.page_size;
   options.max_total_tokens =

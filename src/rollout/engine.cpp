@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "ops/drawn_ids.h"
 
 namespace miles {
 namespace {
@@ -179,35 +180,72 @@ int64_t Engine::add_request(const GenerateRequest& request) {
 
 std::vector<GenerateResult> Engine::step() {
   require_ready(std::nullopt);
-  std::vector<GenerateResult> ended;
-  const StepPlan plan = scheduler_.schedule();
-  if (plan.pieces.empty()) return ended;
-  cache_.copy(runner_.stream(), plan.copies);
-  const StepOutput output =
-      runner_.run(make_step_batch(plan, options_.page_size, options_.seed), weights_, cache_);
-  scheduler_.commit(plan);
-  size_t draw = 0;
-  for (const Piece& piece : plan.pieces) {
-    if (!piece.draws()) continue;
-    Sequence& sequence = *piece.sequence;
-    const std::optional<Finish> finish =
-        append(sequence, output.tokens[draw], output.log_probs[draw]);
-    ++draw;
-    if (finish) ended.push_back(result_of(*scheduler_.remove(sequence), *finish));
-  }
-  count(plan);
+  if (!flight_) flight_ = launch();
+  const std::optional<Flight> flight = std::exchange(flight_, std::nullopt);
+  if (!flight) return {};
+  await_tokens(*flight);
+  if (options_.overlap_schedule) flight_ = launch();
+  std::vector<GenerateResult> ended = land(*flight);
+  if (scheduler_.empty()) drop_flight();  // begun for nothing
+  count(*flight);
   return ended;
 }
 
-/// Appends a drawn token; says whether the response ends with it.
-std::optional<Finish> Engine::append(Sequence& sequence, int32_t token, float log_prob) const {
+/// Enqueues the next step. None when there is nothing left to do.
+std::optional<Engine::Flight> Engine::launch() {
+  const StepPlan plan = scheduler_.schedule();
+  if (plan.pieces.empty()) return std::nullopt;
+  cache_.copy(runner_.stream(), plan.copies);
+  Flight flight{.step = runner_.enqueue(make_step_batch(plan, options_.page_size, options_.seed),
+                                        weights_, cache_),
+                .draws = {},
+                .prefill_tokens = plan.prefill_tokens,
+                .decode_tokens = plan.decode_tokens,
+                .preempted = plan.preempted};
+  for (const Piece& piece : plan.pieces)
+    if (piece.draws()) flight.draws.push_back(piece.sequence);
+  scheduler_.commit(plan);
+  return flight;
+}
+
+/// The next plan may count on the tokens that the step draws, whatever they are.
+void Engine::await_tokens(const Flight& flight) {
+  for (size_t draw = 0; draw < flight.draws.size(); ++draw)
+    if (Sequence* const sequence = flight.draws[draw])
+      sequence->tokens.push_back(id_of_draw(static_cast<int64_t>(draw)));
+}
+
+/// Takes in what the step has drawn; returns what has ended with it.
+std::vector<GenerateResult> Engine::land(const Flight& flight) {
+  std::vector<GenerateResult> ended;
+  const StepOutput output = runner_.output(flight.step);
+  for (size_t draw = 0; draw < flight.draws.size(); ++draw) {
+    Sequence* const sequence = flight.draws[draw];
+    if (sequence == nullptr) continue;
+    const std::optional<Finish> finish =
+        take_in(*sequence, output.tokens[draw], output.log_probs[draw]);
+    if (!finish) continue;
+    if (flight_) std::ranges::replace(flight_->draws, sequence, nullptr);
+    ended.push_back(result_of(*scheduler_.remove(*sequence), *finish));
+  }
+  return ended;
+}
+
+/// Forgets the step that the latest one began. The device is idle afterwards.
+void Engine::drop_flight() {
+  flight_.reset();
+  runner_.stream().synchronize();
+}
+
+/// A token in place of the one that was awaited; says whether the response ends with it.
+std::optional<Finish> Engine::take_in(Sequence& sequence, int32_t token, float log_prob) const {
   if (token < 0 || !std::isfinite(log_prob))
     fail(ErrorCode::internal,
          "sample {}, token {}: drew id {} with log-prob {}: weights of version {} give logits that "
          "are no numbers",
-         sequence.id, sequence.drawn(), token, log_prob, weights_.version().value_or(-1));
+         sequence.id, sequence.log_probs.size(), token, log_prob, weights_.version().value_or(-1));
   MILES_CHECK(token < config_.vocab_size, "drew token {} of {}", token, config_.vocab_size);
-  sequence.tokens.push_back(token);
+  sequence.tokens.back() = token;
   sequence.log_probs.push_back(log_prob);
   if (auto finish = sequence.stop->push(token)) return finish;
   if (sequence.length() < sequence.max_length) return std::nullopt;
@@ -228,19 +266,28 @@ GenerateResult Engine::result_of(const Sequence& sequence, Finish finish) const 
           .cached_tokens = sequence.cached_tokens};
 }
 
-void Engine::count(const StepPlan& plan) {
+void Engine::count(const Flight& flight) {
   stats_ = {.running = scheduler_.running(),
             .waiting = scheduler_.waiting(),
-            .prefill_tokens = plan.prefill_tokens,
-            .decode_tokens = plan.decode_tokens,
-            .preempted = plan.preempted,
+            .prefill_tokens = flight.prefill_tokens,
+            .decode_tokens = flight.decode_tokens,
+            .preempted = flight.preempted,
             .free_pages = scheduler_.blocks().free_pages(),
             .pages = scheduler_.blocks().pages()};
 }
 
+/// Nobody's token is awaited any longer.
+std::vector<std::unique_ptr<Sequence>> Engine::drop_all() {
+  std::vector<std::unique_ptr<Sequence>> all = scheduler_.remove_all();
+  for (const std::unique_ptr<Sequence>& sequence : all)
+    if (sequence->tokens.back() < 0) sequence->tokens.pop_back();
+  drop_flight();
+  return all;
+}
+
 std::vector<GenerateResult> Engine::abort_all() {
   std::vector<GenerateResult> ended;
-  for (const std::unique_ptr<Sequence>& sequence : scheduler_.remove_all()) {
+  for (const std::unique_ptr<Sequence>& sequence : drop_all()) {
     sequence->stop->flush();  // for the text; the response was ended from outside all the same
     ended.push_back(result_of(*sequence, {.reason = FinishReason::abort}));
   }
@@ -264,7 +311,7 @@ std::vector<GenerateResult> Engine::generate(std::span<const GenerateRequest> re
       if (control.on_step) control.on_step(stats_);
     }
   } catch (...) {
-    scheduler_.remove_all();
+    drop_all();
     throw;
   }
   return results;

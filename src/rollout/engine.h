@@ -3,10 +3,15 @@
 //
 // A response is a pure function of weights, prompt, sampling parameters, seed and the request's id:
 // bit for bit the same tokens and log-probs whatever else is in the batch, in whatever order, with
-// whatever page size, chunk size, sharing of prompts and preemption.
+// whatever page size, chunk size, sharing of prompts, preemption and overlap.
+//
+// With overlap the device computes a step while the host takes in what the step before has drawn
+// and prepares the next. It costs a token that is computed in vain for each response that ends
+// otherwise than by its length.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -32,6 +37,7 @@ struct EngineOptions {
   int64_t max_context_len = 0;         // prompt and response together, tokens
   uint64_t seed = 0;                   // of the draws
   bool true_on_policy = true;          // log-probs are those of training, bit for bit
+  bool overlap_schedule = true;        // a step is begun before the host knows the last one's draws
 };
 
 class Engine {
@@ -78,22 +84,33 @@ class Engine {
   /// Queues a request; returns its ticket. Errors as generate().
   int64_t add_request(const GenerateRequest& request);
   bool has_unfinished() const { return !scheduler_.empty(); }
-  /// One forward; returns what has ended with it.
+  /// The next forward; returns what has ended with it. The one after it has been begun then.
   std::vector<GenerateResult> step();
-  /// Ends everything; returns it with what has been drawn so far, in order of arrival.
+  /// Ends everything; returns it with what the steps so far have drawn, in order of arrival.
   std::vector<GenerateResult> abort_all();
   /// After the latest step.
   const StepStats& stats() const { return stats_; }
 
  private:
+  /// A step under way.
+  struct Flight {
+    EnqueuedStep step;
+    std::vector<Sequence*> draws;  // [R] whose token each is; null: it has ended meanwhile
+    int64_t prefill_tokens = 0, decode_tokens = 0, preempted = 0;  // as in StepPlan
+  };
+  std::optional<Flight> launch();
+  static void await_tokens(const Flight& flight);
+  std::vector<GenerateResult> land(const Flight& flight);
+  void drop_flight();
+  std::vector<std::unique_ptr<Sequence>> drop_all();
   void require_idle(const char* what) const;
   void require_ready(std::optional<int64_t> version) const;
   void check_lengths(const GenerateRequest& request) const;
   void check_ids(const GenerateRequest& request) const;
   int64_t max_length(const GenerateRequest& request) const;
-  std::optional<Finish> append(Sequence& sequence, int32_t token, float log_prob) const;
+  std::optional<Finish> take_in(Sequence& sequence, int32_t token, float log_prob) const;
   GenerateResult result_of(const Sequence& sequence, Finish finish) const;
-  void count(const StepPlan& plan);
+  void count(const Flight& flight);
 
   EngineOptions options_;
   const ModelConfig& config_;
@@ -102,6 +119,7 @@ class Engine {
   KvCache cache_;
   Runner runner_;
   Scheduler scheduler_;
+  std::optional<Flight> flight_;  // begun by the latest step(); its tokens are taken in by the next
   int64_t next_ticket_ = 0;
   StepStats stats_;
 };

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "model/head.h"
 #include "model/rope.h"
+#include "ops/drawn_ids.h"
 #include "ops/embedding.h"
 #include "ops/log_prob.h"
 #include "ops/sample.h"
@@ -59,8 +60,18 @@ Runner::Runner(const ModelConfig& config, const ParamLayout& layout, const Runne
   region_ = Region(memory, Place::device, "rollout.workspace", measure.used());
   Arena arena(region_.data(), region_.bytes());
   buffers_ = place(arena);
-  staging_ =
-      Region(memory, Place::host, "staging", buffers_.uploads.bytes() + buffers_.drawn.bytes());
+  Arena host_measure;
+  place_staging(host_measure);
+  host_region_ = Region(memory, Place::host, "staging", host_measure.used());
+  Arena host_arena(host_region_.data(), host_region_.bytes());
+  place_staging(host_arena);
+}
+
+void Runner::place_staging(Arena& arena) {
+  for (Staging& staging : staging_) {
+    staging.uploads = arena.allocate(DType::u8, buffers_.uploads.shape());
+    staging.drawn = arena.allocate(DType::i32, buffers_.drawn.shape());
+  }
 }
 
 Runner::Buffers Runner::place(Arena& arena) const {
@@ -85,11 +96,11 @@ Runner::Buffers Runner::place(Arena& arena) const {
 
 void Runner::onload() {
   if (resident()) return;
-  staging_.commit();
+  host_region_.commit();
   try {
     region_.commit();
   } catch (...) {
-    staging_.release();
+    host_region_.release();
     throw;
   }
   const std::vector<float> rope = make_rope_table(config_, limits_.positions);
@@ -99,10 +110,11 @@ void Runner::onload() {
 
 void Runner::offload() {
   region_.release();
-  staging_.release();
+  host_region_.release();
 }
 
-StepOutput Runner::run(const StepBatch& step, const RolloutWeights& weights, const KvCache& cache) {
+EnqueuedStep Runner::enqueue(const StepBatch& step, const RolloutWeights& weights,
+                             const KvCache& cache) {
   MILES_CHECK(step.tokens.tokens() <= limits_.tokens && step.draws() <= limits_.sequences,
               "{} tokens and {} draws, where there is room for {} and {}", step.tokens.tokens(),
               step.draws(), limits_.tokens, limits_.sequences);
@@ -111,30 +123,51 @@ StepOutput Runner::run(const StepBatch& step, const RolloutWeights& weights, con
             .stream = *stream_,
             .workspace = {scratch, static_cast<size_t>(buffers_.scratch.bytes())},
             .row_bits = limits_.row_bits};
+  const EnqueuedStep enqueued{.number = steps_++, .draws = step.draws()};
+  Staging& staging = staging_of(enqueued.number);
+  staging.free.synchronize();
   // Bans are put in place from the host.
   if (stream_->captures() && step.is_decode() && step.bans.empty()) {
     const int64_t sequences = step.tokens.sequences();
     const DecodeShape shape =
         ladder_shape({sequences, std::ssize(step.tokens.page_table) / sequences},
                      {limits_.sequences, limits_.pages_per_sequence});
-    const DeviceStep sent = send(padded_step(step, shape.sequences, shape.pages));
+    const DeviceStep sent = send(padded_step(step, shape.sequences, shape.pages), staging);
     graphs_.run(*stream_, shape, [&] { compute(exec, sent, {}, weights, cache); });
   } else {
-    compute(exec, send(step), step.bans, weights, cache);
+    compute(exec, send(step, staging), step.bans, weights, cache);
   }
-  return fetch(step.draws());
+  if (enqueued.draws > 0)
+    stream_->copy(staging.drawn.data(), buffers_.drawn.data(), buffers_.drawn.bytes());
+  staging.free = stream_->record();
+  return enqueued;
+}
+
+StepOutput Runner::output(const EnqueuedStep& step) {
+  MILES_CHECK(step.number < steps_ && step.number >= steps_ - std::ssize(staging_),
+              "output of step {}, when {} have been enqueued", step.number, steps_);
+  const Staging& staging = staging_of(step.number);
+  staging.free.synchronize();
+  const auto draws = static_cast<size_t>(step.draws);
+  StepOutput output{.tokens = std::vector<int32_t>(draws), .log_probs = std::vector<float>(draws)};
+  if (draws == 0) return output;
+  const auto* const drawn = static_cast<const std::byte*>(staging.drawn.data());
+  std::memcpy(output.tokens.data(), drawn, draws * sizeof(int32_t));
+  std::memcpy(output.log_probs.data(), drawn + staging.drawn.bytes() / 2, draws * sizeof(float));
+  return output;
 }
 
 /// Through pinned memory, in one copy.
-Runner::DeviceStep Runner::send(const StepBatch& step) {
+Runner::DeviceStep Runner::send(const StepBatch& step, const Staging& staging) {
   auto* const device = static_cast<std::byte*>(buffers_.uploads.data());
+  auto* const host = static_cast<std::byte*>(staging.uploads.data());
   Arena arena(device, buffers_.uploads.bytes());
   const auto put = [&](const auto& values) -> Tensor {
     using Value = typename std::remove_cvref_t<decltype(values)>::value_type;
     if (values.empty()) return {};
     const auto bytes = static_cast<int64_t>(values.size() * sizeof(Value));
     const Tensor at = arena.allocate(DType::u8, {bytes});
-    std::memcpy(staging_.data() + (static_cast<std::byte*>(at.data()) - device), values.data(),
+    std::memcpy(host + (static_cast<std::byte*>(at.data()) - device), values.data(),
                 static_cast<size_t>(bytes));
     if constexpr (std::is_same_v<Value, SampleRow>)
       return at;
@@ -145,27 +178,16 @@ Runner::DeviceStep Runner::send(const StepBatch& step) {
                         .rows = put(step.rows),
                         .samples = put(step.samples),
                         .inverse_temperature = put(step.inverse_temperature)};
-  stream_->copy(device, staging_.data(), arena.used());
+  stream_->copy(device, host, arena.used());
   return sent;
 }
 
 void Runner::compute(Exec& exec, const DeviceStep& step, const std::vector<Ban>& bans,
                      const RolloutWeights& weights, const KvCache& cache) const {
+  fill_drawn_ids(exec, {.ids = step.batch.ids, .drawn = drawn_tokens()});
   const Residual residual = forward(exec, step.batch, weights, cache);
   if (!step.rows) return;
   draw(exec, step, bans, logits(exec, select(exec, residual, step.rows), weights));
-}
-
-StepOutput Runner::fetch(int64_t draws) {
-  StepOutput output{.tokens = std::vector<int32_t>(static_cast<size_t>(draws)),
-                    .log_probs = std::vector<float>(static_cast<size_t>(draws))};
-  std::byte* const arrived = staging_.data() + buffers_.uploads.bytes();
-  if (draws > 0) stream_->copy(arrived, buffers_.drawn.data(), buffers_.drawn.bytes());
-  stream_->synchronize();
-  const auto bytes = static_cast<size_t>(draws) * sizeof(float);
-  if (draws > 0) std::memcpy(output.tokens.data(), arrived, bytes);
-  if (draws > 0) std::memcpy(output.log_probs.data(), arrived + buffers_.drawn.bytes() / 2, bytes);
-  return output;
 }
 
 Residual Runner::forward(Exec& exec, const DeviceBatch& batch, const RolloutWeights& weights,
@@ -218,9 +240,10 @@ Tensor Runner::logits(Exec& exec, const Residual& drawn_from, const RolloutWeigh
 void Runner::draw(Exec& exec, const DeviceStep& step, const std::vector<Ban>& bans,
                   const Tensor& logits) const {
   const int64_t draws = logits.dim(0);
-  auto* const drawn = static_cast<std::byte*>(buffers_.drawn.data());
-  const Tensor tokens(drawn, DType::i32, {draws});
-  const Tensor log_probs(drawn + buffers_.drawn.bytes() / 2, DType::f32, {draws});
+  const Tensor tokens = drawn_tokens().rows(0, draws);
+  const Tensor log_probs(
+      static_cast<std::byte*>(buffers_.drawn.data()) + buffers_.drawn.bytes() / 2, DType::f32,
+      {draws});
   BannedLogits banned(exec.stream, logits, bans);
   sample(exec, {.logits = logits, .rows = step.samples, .tokens = tokens});
   banned.restore();

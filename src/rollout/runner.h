@@ -1,7 +1,9 @@
-// One step on the device: forward of the batch's tokens, logits of the rows that are drawn from,
-// the draws and their log-probs.
+// Steps on the device: forward of a batch's tokens, logits of the rows that are drawn from, the
+// draws and their log-probs. A step is enqueued and its output taken later, so that the next one
+// may already be enqueued meanwhile: what it draws goes on to that one on the device.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -36,6 +38,12 @@ struct StepOutput {
   std::vector<float> log_probs;  // [R] of the drawn tokens under the whole distribution
 };
 
+/// A step that has been enqueued.
+struct EnqueuedStep {
+  int64_t number = 0;  // since the runner was made
+  int64_t draws = 0;
+};
+
 class Runner {
  public:
   /// Takes no memory yet. Tag "rollout.workspace", on the host "staging". `config` and `layout`
@@ -49,10 +57,13 @@ class Runner {
   bool resident() const { return region_.committed(); }
   int64_t bytes() const { return region_.bytes(); }
 
-  /// Computes the step, whose page copies have been enqueued. Done when it returns.
-  StepOutput run(const StepBatch& step, const RolloutWeights& weights, const KvCache& cache);
+  /// Enqueues the step, whose page copies have been enqueued. Its tokens may be draws of the step
+  /// enqueued before it (ops/drawn_ids.h). A third step waits for the first of them.
+  EnqueuedStep enqueue(const StepBatch& step, const RolloutWeights& weights, const KvCache& cache);
+  /// What the step gave, once it is done: one of the latest two.
+  StepOutput output(const EnqueuedStep& step);
 
-  /// The stream that everything runs on.
+  /// The stream that everything runs on: work on it is after every step enqueued so far.
   Stream& stream() { return *stream_; }
 
  private:
@@ -79,12 +90,22 @@ class Runner {
                    const KvCache& cache) const;
   Residual select(Exec& exec, const Residual& residual, const Tensor& rows) const;
   Tensor logits(Exec& exec, const Residual& drawn_from, const RolloutWeights& weights) const;
-  DeviceStep send(const StepBatch& step);
+  /// What a step sends and gives, on the host.
+  struct Staging {
+    Tensor uploads;  // as Buffers::uploads
+    Tensor drawn;    // as Buffers::drawn
+    Event free;      // after the latest step that uses it
+  };
+  void place_staging(Arena& arena);
+  /// Steps take turns.
+  Staging& staging_of(int64_t step) { return staging_[static_cast<size_t>(step % 2)]; }
+  DeviceStep send(const StepBatch& step, const Staging& staging);
   void compute(Exec& exec, const DeviceStep& step, const std::vector<Ban>& bans,
                const RolloutWeights& weights, const KvCache& cache) const;
+  /// [R] i32
+  Tensor drawn_tokens() const { return buffers_.drawn.rows(0, 1).reshape({buffers_.drawn.dim(1)}); }
   void draw(Exec& exec, const DeviceStep& step, const std::vector<Ban>& bans,
             const Tensor& logits) const;
-  StepOutput fetch(int64_t draws);
 
   const ModelConfig& config_;
   const ParamLayout& layout_;
@@ -92,8 +113,10 @@ class Runner {
   Device& device_;
   std::unique_ptr<Stream> stream_;
   Region region_;
-  Region staging_;   // on the host: what goes to `uploads`, then what comes of `drawn`
-  Buffers buffers_;  // in region_
+  Region host_region_;
+  std::array<Staging, 2> staging_;  // in host_region_
+  Buffers buffers_;                 // in region_
+  int64_t steps_ = 0;               // enqueued so far
   StepGraphs graphs_;
 };
 

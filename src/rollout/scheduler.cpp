@@ -22,6 +22,7 @@ void Scheduler::add(std::unique_ptr<Sequence> sequence) {
 
 StepPlan Scheduler::schedule() {
   StepPlan plan;
+  retire_complete();
   // A sequence that must give up its pages is always the last, so one that has been planned stays.
   for (size_t i = 0; i < running_.size(); ++i) {
     Sequence& sequence = *running_[i];
@@ -29,9 +30,22 @@ StepPlan Scheduler::schedule() {
     if (grow(sequence, plan)) plan_piece(sequence, plan);
   }
   if (plan.preempted == 0) admit(plan);
-  MILES_CHECK(!plan.pieces.empty() || empty(), "{} wait and {} run, and no step is possible",
-              waiting_.size(), running_.size());
+  MILES_CHECK(!plan.pieces.empty() || (running_.empty() && waiting_.empty()),
+              "{} wait and {} run, and no step is possible", waiting_.size(), running_.size());
   return plan;
+}
+
+/// The last token's key is never needed: a sequence of its full length is done but for that token.
+void Scheduler::retire_complete() {
+  const auto first = std::stable_partition(
+      running_.begin(), running_.end(),
+      [](const auto& sequence) { return sequence->length() < sequence->max_length; });
+  for (auto each = first; each != running_.end(); ++each) {
+    prompts_.stop(**each);
+    blocks_.release((*each)->pages);
+    complete_.push_back(std::move(*each));
+  }
+  running_.erase(first, running_.end());
 }
 
 /// A sequence that lacks one token is decoding (or about to) and never held up by others' prefill.
@@ -117,18 +131,29 @@ void Scheduler::commit(const StepPlan& plan) {
 }
 
 std::unique_ptr<Sequence> Scheduler::remove(const Sequence& sequence) {
-  const auto found = std::find_if(running_.begin(), running_.end(),
-                                  [&](const auto& held) { return held.get() == &sequence; });
-  MILES_CHECK(found != running_.end(), "sequence {} does not run", sequence.ticket);
-  std::unique_ptr<Sequence> taken = std::move(*found);
-  running_.erase(found);
-  prompts_.stop(*taken);
-  blocks_.release(taken->pages);
+  const auto take_from = [&](auto& list) -> std::unique_ptr<Sequence> {
+    const auto found = std::find_if(list.begin(), list.end(),
+                                    [&](const auto& held) { return held.get() == &sequence; });
+    if (found == list.end()) return nullptr;
+    std::unique_ptr<Sequence> taken = std::move(*found);
+    list.erase(found);
+    return taken;
+  };
+  if (auto taken = take_from(complete_)) return taken;
+  if (auto taken = take_from(running_)) {
+    prompts_.stop(*taken);
+    blocks_.release(taken->pages);
+    return taken;
+  }
+  auto taken = take_from(waiting_);  // preempted while its last token was being drawn
+  MILES_CHECK(taken, "sequence {} is not here", sequence.ticket);
+  prompts_.end_wait(*taken);
   return taken;
 }
 
 std::vector<std::unique_ptr<Sequence>> Scheduler::remove_all() {
   std::vector<std::unique_ptr<Sequence>> all;
+  while (!complete_.empty()) all.push_back(remove(*complete_.back()));
   while (!running_.empty()) all.push_back(remove(*running_.back()));
   for (std::unique_ptr<Sequence>& sequence : waiting_) {
     prompts_.end_wait(*sequence);

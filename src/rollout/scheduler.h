@@ -1,8 +1,12 @@
 // Continuous batching: which tokens of which sequences the next forward computes. Running sequences
 // go first, oldest first; long ones are prefilled in chunks; when pages run out the newest gives
 // its own back and starts over later, keeping what it has drawn. Pure bookkeeping: no device, no
-// model. Sources: Yu et al. 2022 (Orca, iteration-level scheduling); Agrawal et al. 2023 (Sarathi,
-// chunked prefill, arXiv:2308.16369).
+// model.
+//
+// A token that is being drawn counts as a sequence's last one: where it goes does not depend on
+// what it is. Pages that are given back may be written again by the very next plan, since steps run
+// one after the other. Sources: Yu et al. 2022 (Orca, iteration-level scheduling); Agrawal et al.
+// 2023 (Sarathi, chunked prefill, arXiv:2308.16369).
 #pragma once
 
 #include <cstdint>
@@ -29,7 +33,7 @@ struct Piece {
   int64_t first = 0;             // tokens
   int64_t count = 0;             // tokens, at least 1
 
-  /// Whether a token is drawn after the piece. Meaningful until it has been appended.
+  /// Whether a token is drawn after the piece. Meaningful until that one has been appended.
   bool draws() const { return first + count == sequence->length(); }
 };
 
@@ -53,22 +57,25 @@ class Scheduler {
 
   /// Puts a sequence that fits() at the end of the queue.
   void add(std::unique_ptr<Sequence> sequence);
-  /// The next step; without pieces only when there is nothing left to do.
+  /// The next step; without pieces only when there is nothing left to do. Sequences of their full
+  /// length give their pages back and are not in it; they stay until they are removed.
   StepPlan schedule();
-  /// The plan's keys and values are in the cache. Comes before any token is appended.
+  /// The plan's keys and values are in the cache, or will be before the next plan's. Comes before
+  /// any token is appended.
   void commit(const StepPlan& plan);
-  /// Takes a running sequence out; its pages are given back.
+  /// Takes a sequence out; its pages are given back.
   std::unique_ptr<Sequence> remove(const Sequence& sequence);
   /// Takes every sequence out, in order of arrival; all pages are free afterwards.
   std::vector<std::unique_ptr<Sequence>> remove_all();
 
   int64_t waiting() const { return static_cast<int64_t>(waiting_.size()); }
   int64_t running() const { return static_cast<int64_t>(running_.size()); }
-  bool empty() const { return waiting_.empty() && running_.empty(); }
+  bool empty() const { return waiting_.empty() && running_.empty() && complete_.empty(); }
   const BlockManager& blocks() const { return blocks_; }
   const PromptCache& prompts() const { return prompts_; }
 
  private:
+  void retire_complete();
   int64_t tokens_now(const Sequence& sequence, int64_t prefill_left) const;
   void plan_piece(Sequence& sequence, StepPlan& plan) const;
   bool grow(Sequence& sequence, StepPlan& plan);
@@ -79,8 +86,9 @@ class Scheduler {
   SchedulerOptions options_;
   BlockManager blocks_;
   PromptCache prompts_{blocks_};
-  std::deque<std::unique_ptr<Sequence>> waiting_;   // the first is started next
-  std::vector<std::unique_ptr<Sequence>> running_;  // oldest start first
+  std::deque<std::unique_ptr<Sequence>> waiting_;    // the first is started next
+  std::vector<std::unique_ptr<Sequence>> running_;   // oldest start first
+  std::vector<std::unique_ptr<Sequence>> complete_;  // of their full length; hold no pages
 };
 
 }  // namespace miles

@@ -19,7 +19,8 @@ struct Sequence {
   int64_t id = 0;                     // random stream: the caller's number of the sample
   int64_t group = kNoGroup;           // sequences of a group with the same prompt compute it once
   SamplingParams params;              // how it is drawn and where it ends
-  std::vector<int32_t> tokens;        // prompt, then what has been drawn
+  std::vector<int32_t> tokens;        // prompt, then what has been drawn; while the last one is
+                                      // being drawn, id_of_draw() of it
   int64_t prompt_length = 0;          // tokens of the prompt, at least 1
   int64_t max_length = 0;             // tokens at which it ends
   std::vector<float> log_probs;       // [drawn] log-prob of each drawn token
@@ -31,7 +32,7 @@ struct Sequence {
   int64_t preemptions = 0;    // times it lost its pages and had to start over
 
   int64_t length() const { return static_cast<int64_t>(tokens.size()); }
-  int64_t drawn() const { return length() - prompt_length; }
+  int64_t drawn() const { return length() - prompt_length; }  // the one being drawn included
 };
 
 }  // namespace miles

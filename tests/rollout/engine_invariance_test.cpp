@@ -56,10 +56,17 @@ void expect_same(const GenerateResult& got, const GenerateResult& expected) {
   EXPECT_EQ(got.finish.reason, expected.finish.reason);
 }
 
+/// Each step waits for the host to know the last one's draws.
+EngineOptions one_step_at_a_time() {
+  EngineOptions options = roomy();
+  options.overlap_schedule = false;
+  return options;
+}
+
 /// The requests, and what each one gives when it is drawn alone.
 struct Reference {
   explicit Reference(DType dtype) : model(dtype), requests(mixed_requests()) {
-    EngineRig rig(model);
+    EngineRig rig(model, one_step_at_a_time());
     for (const GenerateRequest& request : requests) alone.push_back(rig.generate(request));
   }
 
@@ -143,6 +150,56 @@ TEST_P(Invariance, SharingOfPrompts) {
   EXPECT_EQ(cached, 3 * 18 + 3 * 32);
   for (GenerateRequest& request : requests_) request.group = kNoGroup;
   for (const GenerateResult& result : expect_same_with(roomy())) EXPECT_EQ(result.cached_tokens, 0);
+}
+
+TEST_P(Invariance, OverlapOrOneStepAtATime) {
+  expect_same_with(one_step_at_a_time());
+}
+
+/// Most responses end where only the draws say it, at a stop id or stop string, when a step that
+/// counts on them has been begun; pages are few, so that what they give back is taken at once.
+TEST_P(Invariance, OverlapWhenEndsComeAsASurprise) {
+  for (size_t i = 0; i < requests_.size(); ++i) {
+    SamplingParams& params = requests_[i].params;
+    const std::vector<int32_t>& full = alone_[i].output_ids;
+    if (i % 3 == 0) params.stop_token_ids = {full[full.size() / 2], full[full.size() / 3]};
+    if (i % 3 == 1) {
+      const std::string_view text = alone_[i].text;
+      const auto ascii =
+          std::ranges::find_if(text.substr(text.size() / 2), [](char c) { return c > 0; });
+      if (ascii != text.end()) params.stop = {std::string(1, *ascii)};
+    }
+    if (i % 3 == 2) params.min_new_tokens = 5;
+    if (i % 3 == 2) params.stop_token_ids = {full[0], full[full.size() / 2]};
+  }
+  EngineRig rig(model_, one_step_at_a_time());
+  std::vector<GenerateResult> expected;
+  size_t surprises = 0;
+  for (const GenerateRequest& request : requests_) {
+    expected.push_back(rig.generate(request));
+    surprises += expected.back().finish.reason != FinishReason::length;
+  }
+  EXPECT_GT(surprises, 6U);
+  int64_t preemptions = 0;
+  for (const int64_t page_size : {1, 3, 16}) {
+    for (const int64_t running : {1, 3, 12}) {
+      EngineOptions options = roomy();
+      options.page_size = page_size;
+      options.max_total_tokens = 80;  // the longest request alone needs 68
+      options.max_running_requests = running;
+      options.chunked_prefill_size = 7 * page_size;
+      EngineRig tight(model_, options);
+      const std::vector<GenerateResult> results = tight.generate(requests_);
+      for (size_t i = 0; i < results.size(); ++i) {
+        expect_same(results[i], expected[i]);
+        EXPECT_EQ(results[i].finish.matched_id, expected[i].finish.matched_id);
+        EXPECT_EQ(results[i].finish.matched_string, expected[i].finish.matched_string);
+        preemptions += results[i].preemptions;
+      }
+      EXPECT_EQ(tight.engine.stats().free_pages, tight.engine.stats().pages);
+    }
+  }
+  EXPECT_GT(preemptions, 0);
 }
 
 TEST_P(Invariance, ASecondRunAndAnEngineThatWasAway) {

@@ -204,6 +204,34 @@ TEST_F(EngineTest, SteppingByHandGivesTheSame) {
   EXPECT_TRUE(engine_.step().empty());
 }
 
+TEST_F(EngineTest, AStepByHandTellsOfOneForwardWhetherTheNextIsBegunOrNot) {
+  for (const bool overlap : {false, true}) {
+    EngineOptions options = roomy();
+    options.overlap_schedule = overlap;
+    EngineRig rig(model_, options);
+    rig.engine.add_request(greedy(4));
+    for (int64_t step = 0; step < 4; ++step) {
+      EXPECT_TRUE(rig.engine.has_unfinished());
+      EXPECT_EQ(rig.engine.step().size(), step < 3 ? 0U : 1U);
+      EXPECT_EQ(rig.engine.stats().prefill_tokens, step == 0 ? 6 : 0);
+      EXPECT_EQ(rig.engine.stats().decode_tokens, step == 0 ? 0 : 1);
+    }
+    EXPECT_FALSE(rig.engine.has_unfinished());
+    EXPECT_EQ(rig.engine.stats().free_pages, rig.engine.stats().pages);
+  }
+}
+
+TEST_F(EngineTest, AnAbortByHandLeavesOutWhatTheBegunStepDraws) {
+  const std::vector<int32_t> full = rig_.generate(greedy(9)).output_ids;
+  engine_.add_request(greedy(9));
+  for (size_t steps = 0; steps < 4; ++steps) EXPECT_TRUE(engine_.step().empty());
+  const auto aborted = engine_.abort_all();
+  ASSERT_EQ(aborted.size(), 1U);
+  EXPECT_EQ(aborted[0].output_ids, std::vector<int32_t>(full.begin(), full.begin() + 4));
+  EXPECT_EQ(aborted[0].log_probs.size(), 4U);
+  EXPECT_EQ(rig_.generate(greedy(9)).output_ids, full);
+}
+
 TEST_F(EngineTest, AThrowingCallbackLeavesNothingUnfinished) {
   const std::vector<GenerateRequest> requests = {greedy(5, 0), greedy(8, 1)};
   EXPECT_THROW(engine_.generate(requests, {.weight_version = 1,

@@ -15,6 +15,7 @@ struct Spec {
   int64_t prompt = 1;    // tokens
   int64_t response = 1;  // tokens
   int64_t group = kNoGroup;
+  int64_t stop = INT64_MAX;  // tokens of the response after which it ends all the same
 };
 
 /// A cache without a device: what each row of each page holds, written as the plans say, so that a
@@ -53,12 +54,18 @@ class PaperCache {
   std::vector<int32_t> rows_;
 };
 
+/// Whether an end is known before the next step is planned.
+enum class Ends { known, known_late };
+
 /// Runs sequences to their ends without a model: the token at a position is a function of ticket
 /// and position, or of group and position in a shared prompt.
 class Simulation {
  public:
-  explicit Simulation(const SchedulerOptions& options)
-      : options_(options), scheduler_(options), cache_(options.pages, options.page_size) {}
+  explicit Simulation(const SchedulerOptions& options, Ends ends = Ends::known)
+      : options_(options),
+        ends_(ends),
+        scheduler_(options),
+        cache_(options.pages, options.page_size) {}
 
   void add(const Spec& spec) {
     auto sequence = std::make_unique<Sequence>();
@@ -66,6 +73,7 @@ class Simulation {
     sequence->group = spec.group;
     sequence->prompt_length = spec.prompt;
     sequence->max_length = spec.prompt + spec.response;
+    if (spec.stop < spec.response) stops_[sequence->ticket] = spec.prompt + spec.stop;
     const int64_t owner = spec.group == kNoGroup ? 1000 + sequence->ticket : spec.group;
     for (int64_t p = 0; p < spec.prompt; ++p) sequence->tokens.push_back(token(owner, p));
     scheduler_.add(std::move(sequence));
@@ -78,15 +86,14 @@ class Simulation {
     scheduler_.commit(plan);
     prefilled_ += plan.prefill_tokens;
     preempted_ += plan.preempted;
-    for (const Piece& piece : plan.pieces) {
-      Sequence& sequence = *piece.sequence;
-      if (!piece.draws()) continue;
-      sequence.tokens.push_back(token(1000 + sequence.ticket, sequence.length()));
-      if (sequence.length() == sequence.max_length) {
-        ended_.push_back(scheduler_.remove(sequence));
-        EXPECT_TRUE(ended_.back()->pages.empty());
-      }
-    }
+    std::vector<Sequence*> draw;
+    for (const Piece& piece : plan.pieces)
+      if (piece.draws()) draw.push_back(piece.sequence);
+    if (ends_ == Ends::known_late) end(drawn_, &draw);
+    for (Sequence* sequence : draw)
+      sequence->tokens.push_back(token(1000 + sequence->ticket, sequence->length()));
+    if (ends_ == Ends::known) end(draw, nullptr);
+    drawn_ = draw;
     return plan;
   }
 
@@ -105,6 +112,18 @@ class Simulation {
   int64_t preempted() const { return preempted_; }
 
  private:
+  /// Takes out those of `drawn` that have ended, and what `next` would draw for them.
+  void end(const std::vector<Sequence*>& drawn, std::vector<Sequence*>* next) {
+    for (Sequence* sequence : drawn) {
+      const auto stop = stops_.find(sequence->ticket);
+      const bool stopped = stop != stops_.end() && sequence->length() == stop->second;
+      if (!stopped && sequence->length() < sequence->max_length) continue;
+      if (next != nullptr) std::erase(*next, sequence);
+      ended_.push_back(scheduler_.remove(*sequence));
+      EXPECT_TRUE(ended_.back()->pages.empty());
+    }
+  }
+
   static int32_t token(int64_t owner, int64_t position) {
     return static_cast<int32_t>(owner * 10000 + position);
   }
@@ -126,9 +145,12 @@ class Simulation {
   }
 
   SchedulerOptions options_;
+  Ends ends_;
   Scheduler scheduler_;
   PaperCache cache_;
   std::vector<std::unique_ptr<Sequence>> ended_;
+  std::vector<Sequence*> drawn_;      // by the latest step
+  std::map<int64_t, int64_t> stops_;  // length at which it ends, by ticket
   int64_t tickets_ = 0, prefilled_ = 0, preempted_ = 0;
 };
 
@@ -226,6 +248,20 @@ TEST(Scheduler, ASequenceAsLargeAsTheCacheRunsAndALargerOneDoesNotFit) {
   simulation.run();
 }
 
+TEST(Scheduler, ASequenceOfItsFullLengthMakesRoomBeforeItIsTakenOut) {
+  Simulation simulation({.pages = 3, .page_size = 4, .max_running = 1, .chunked_prefill = 8},
+                        Ends::known_late);
+  for (int i = 0; i < 2; ++i) simulation.add({.prompt = 8, .response = 2});
+  for (const int64_t prefill : {8, 0, 8, 0}) {  // no step between them is without a piece
+    const StepPlan plan = simulation.step();
+    ASSERT_EQ(plan.pieces.size(), 1U);
+    EXPECT_EQ(plan.prefill_tokens, prefill);
+  }
+  EXPECT_EQ(std::ssize(simulation.ended()), 1);
+  EXPECT_TRUE(simulation.step().pieces.empty());
+  EXPECT_TRUE(simulation.scheduler().empty());
+}
+
 TEST(Scheduler, TakingEverythingOutFreesEveryPage) {
   Simulation simulation({.pages = 40, .page_size = 2, .max_running = 6, .chunked_prefill = 16});
   for (int64_t i = 0; i < 12; ++i) simulation.add({.prompt = 9, .response = 9, .group = i / 4});
@@ -240,7 +276,7 @@ TEST(Scheduler, TakingEverythingOutFreesEveryPage) {
 
 TEST(Scheduler, EndsEveryRandomTraceWithinCapacityAndWithoutALeak) {
   int64_t preempted = 0;
-  for (uint64_t trial = 0; trial < 300; ++trial) {
+  for (uint64_t trial = 0; trial < 600; ++trial) {
     uint64_t counter = 0;
     const auto draw = [&](int64_t bound) {
       return static_cast<int64_t>(
@@ -253,12 +289,13 @@ TEST(Scheduler, EndsEveryRandomTraceWithinCapacityAndWithoutALeak) {
                              .chunked_prefill = 1 + draw(20)};
     const int64_t longest = 40;  // keys
     options.pages = (longest + page_size - 1) / page_size + draw(20);
-    Simulation simulation(options);
+    Simulation simulation(options, trial % 2 == 0 ? Ends::known : Ends::known_late);
     std::map<int64_t, int64_t> prompts;  // by group
     int64_t left = 25;
     while (left > 0 || !simulation.scheduler().empty()) {
       for (int64_t i = left > 0 ? draw(4) : 0; i > 0 && left > 0; --i, --left) {
         Spec spec{.prompt = 1 + draw(20), .response = 1 + draw(20), .group = draw(6) - 1};
+        if (draw(2) == 0) spec.stop = 1 + draw(20);
         if (spec.group != kNoGroup && draw(8) > 0)
           spec.prompt = prompts.try_emplace(spec.group, spec.prompt).first->second;
         simulation.add(spec);

@@ -23,6 +23,7 @@ namespace miles {
   void cast(Exec&, const CastArgs&);                                   \
   void embedding(Exec&, const EmbeddingArgs&);                         \
   void embedding_backward(Exec&, const EmbeddingBackwardArgs&);        \
+  void fill_drawn_ids(Exec&, const FillDrawnIdsArgs&);                 \
   void linear(Exec&, const LinearArgs&);                               \
   void linear_backward_input(Exec&, const LinearBackwardInputArgs&);   \
   void linear_backward_weight(Exec&, const LinearBackwardWeightArgs&); \
@@ -45,6 +46,7 @@ namespace miles {
       .cast = cast,                                                    \
       .embedding = embedding,                                          \
       .embedding_backward = embedding_backward,                        \
+      .fill_drawn_ids = fill_drawn_ids,                                \
       .linear = linear,                                                \
       .linear_backward_input = linear_backward_input,                  \
       .linear_backward_weight = linear_backward_weight,                \

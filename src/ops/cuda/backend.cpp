@@ -11,6 +11,7 @@ const Kernels& cuda_kernels() {
       .cast = cuda::cast,
       .embedding = cuda::embedding,
       .embedding_backward = cuda::embedding_backward,
+      .fill_drawn_ids = cuda::fill_drawn_ids,
       .linear = cuda::linear,
       .linear_backward_input = cuda::linear_backward_input,
       .linear_backward_weight = cuda::linear_backward_weight,

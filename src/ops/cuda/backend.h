@@ -17,6 +17,7 @@ void attention_backward(Exec&, const AttentionBackwardArgs&);
 void cast(Exec&, const CastArgs&);
 void embedding(Exec&, const EmbeddingArgs&);
 void embedding_backward(Exec&, const EmbeddingBackwardArgs&);
+void fill_drawn_ids(Exec&, const FillDrawnIdsArgs&);
 void linear(Exec&, const LinearArgs&);
 void linear_backward_input(Exec&, const LinearBackwardInputArgs&);
 void linear_backward_weight(Exec&, const LinearBackwardWeightArgs&);
