@@ -388,6 +388,11 @@ TEST_F(EngineTest, WeightsThatAreNoNumbersEndGenerationWithTheSamplesName) {
   expect_error(ErrorCode::internal, "sample 9, token 0: drew id -1",
                [&] { engine_.generate(std::vector{greedy(2, 9)}, {.weight_version = 4}); });
   EXPECT_FALSE(engine_.has_unfinished());
+  engine_.add_request(greedy(2, 8));
+  expect_error(ErrorCode::internal, "sample 8, token 0: drew id -1", [&] { engine_.step(); });
+  const auto aborted = engine_.abort_all();
+  ASSERT_EQ(aborted.size(), 1U);
+  EXPECT_TRUE(aborted[0].output_ids.empty());
 }
 
 // Memory
