@@ -17,6 +17,7 @@
 #include "ops/cuda/attention_keys.cuh"
 #include "ops/cuda/attention_simt.h"
 #include "ops/cuda/backend.h"
+#include "ops/cuda/chained_launch.cuh"
 
 namespace miles::cuda {
 namespace {
@@ -137,6 +138,7 @@ constexpr int kRowsBytes = 16 * kRowBytes<kD> + kScoreBytes + KeyTiles<kD, kStag
 
 template <int kD, int kStages>
 __global__ void __launch_bounds__(kThreads) attention_rows(const Forward f) {
+  wait_for_earlier_kernels();
   constexpr int kColumns = kD / 8 / kWarps;  // of eight: a warp's
   extern __shared__ __align__(1024) unsigned char shared[];
   const Part part(f, static_cast<int>(blockIdx.x) / f.kv_heads,
@@ -225,9 +227,8 @@ template <int kD, int kStages>
 void launch_rows(Exec& exec, const Forward& f) {
   constexpr int kBytes = kRowsBytes<kD, kStages>;
   allow_shared<attention_rows<kD, kStages>>(kBytes);
-  attention_rows<kD, kStages>
-      <<<static_cast<unsigned>(f.sequences * f.kv_heads), kThreads, kBytes, stream_of(exec)>>>(f);
-  check_launch("attention of few rows");
+  const LaunchShape shape = {static_cast<unsigned>(f.sequences * f.kv_heads), kThreads, kBytes};
+  launch_chained<attention_rows<kD, kStages>>(exec, shape, "attention of few rows", f);
 }
 
 template <int kD, int kStages>

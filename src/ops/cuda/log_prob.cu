@@ -1,6 +1,7 @@
 #include <cmath>
 
 #include "ops/cuda/backend.h"
+#include "ops/cuda/chained_launch.cuh"
 #include "ops/cuda/eight.cuh"
 #include "ops/log_prob.h"
 
@@ -54,6 +55,7 @@ struct Forward {
 
 /// A block per row: eight number k is thread k mod kThreads's, whatever the other rows are.
 __global__ void __launch_bounds__(kThreads) log_prob_kernel(const Forward f) {
+  wait_for_earlier_kernels();
   __shared__ float scratch[3][kThreads / 32];
   const int64_t row = blockIdx.x;
   const float* const logits = f.logits + row * f.vocab;
@@ -134,8 +136,7 @@ void log_prob(Exec& exec, const LogProbArgs& args) {
                      .entropy = pointer<float>(args.entropy),
                      .vocab = vocab,
                      .wide = is_wide(vocab, pointer<float>(args.logits))};
-  log_prob_kernel<<<static_cast<unsigned>(rows), kThreads, 0, stream_of(exec)>>>(f);
-  check_launch("log_prob");
+  launch_chained<log_prob_kernel>(exec, {static_cast<unsigned>(rows), kThreads}, "log_prob", f);
 }
 
 void log_prob_backward(Exec& exec, const LogProbBackwardArgs& args) {

@@ -2,6 +2,7 @@
 #include <bit>
 
 #include "ops/cuda/backend.h"
+#include "ops/cuda/chained_launch.cuh"
 #include "ops/cuda/column_sums.cuh"
 #include "ops/cuda/eight.cuh"
 #include "ops/qkv_split.h"
@@ -91,6 +92,7 @@ __device__ Halves normalised(const Halves& u, const Halves& w, float r) {
 /// A block per token. All lanes of a warp go round the loop equally often: they exchange sums.
 template <class T>
 __global__ void __launch_bounds__(kForwardThreads) qkv_split_kernel(const Forward<T> f) {
+  wait_for_earlier_kernels();
   const int64_t n = blockIdx.x, all = f.heads + 2 * f.kv_heads, slot = f.slots[n];
   const float* const rope = f.rope + f.positions[n] * f.dim;
   const int team = threadIdx.x / f.team, teams = blockDim.x / f.team;
@@ -291,8 +293,8 @@ void qkv_split(Exec& exec, const QkvSplitArgs& args) {
     const int64_t lanes = (f.heads + 2 * f.kv_heads) * f.team;
     const auto threads =
         static_cast<unsigned>(std::min<int64_t>(kForwardThreads, (lanes + 31) / 32 * 32));
-    qkv_split_kernel<T><<<static_cast<unsigned>(tokens), threads, 0, stream_of(exec)>>>(f);
-    check_launch("qkv_split");
+    launch_chained<qkv_split_kernel<T>>(exec, {static_cast<unsigned>(tokens), threads}, "qkv_split",
+                                        f);
   });
 }
 

@@ -1,4 +1,5 @@
 #include "ops/cuda/backend.h"
+#include "ops/cuda/chained_launch.cuh"
 #include "ops/cuda/column_sums.cuh"
 #include "ops/cuda/eight.cuh"
 #include "ops/rms_norm.h"
@@ -59,6 +60,7 @@ __device__ inline float add_squares(float sum, const Eight& u) {
 template <class T, int kThreads, int kHeld>
 __global__ void __launch_bounds__(kThreads == 32 ? 32 * kWarpRows : kThreads)
     rms_norm_kernel(const Forward<T> a) {
+  wait_for_earlier_kernels();
   __shared__ float scratch[kThreads / 32];
   const int64_t row = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
   if (row >= a.rows) return;  // whole warps, and only where no block-wide barrier follows
@@ -106,18 +108,18 @@ __global__ void __launch_bounds__(kThreads == 32 ? 32 * kWarpRows : kThreads)
 /// The number of threads depends on the width alone.
 template <class T>
 void forward(const Exec& exec, const Forward<T>& a) {
-  const cudaStream_t stream = stream_of(exec);
+  const char* op = "rms_norm";
   const auto rows = static_cast<unsigned>(a.rows);
   const int64_t n = eights(a.columns);
   if (n <= 4 * 32)
-    rms_norm_kernel<T, 32, 4><<<blocks_for(a.rows, kWarpRows), dim3(32, kWarpRows), 0, stream>>>(a);
+    launch_chained<rms_norm_kernel<T, 32, 4>>(
+        exec, {blocks_for(a.rows, kWarpRows), dim3(32, kWarpRows)}, op, a);
   else if (n <= 4 * 128)
-    rms_norm_kernel<T, 128, 4><<<rows, 128, 0, stream>>>(a);
+    launch_chained<rms_norm_kernel<T, 128, 4>>(exec, {rows, 128}, op, a);
   else if (n <= 4 * 256)
-    rms_norm_kernel<T, 256, 4><<<rows, 256, 0, stream>>>(a);
+    launch_chained<rms_norm_kernel<T, 256, 4>>(exec, {rows, 256}, op, a);
   else
-    rms_norm_kernel<T, 1024, 2><<<rows, 1024, 0, stream>>>(a);
-  check_launch("rms_norm");
+    launch_chained<rms_norm_kernel<T, 1024, 2>>(exec, {rows, 1024}, op, a);
 }
 
 template <class T>

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "ops/cuda/backend.h"
+#include "ops/cuda/chained_launch.cuh"
 #include "ops/cuda/eight.cuh"
 #include "ops/cuda/sample_filter.cuh"
 #include "ops/sample.h"
@@ -179,6 +180,7 @@ __device__ int32_t draw(const Draws& d, SampledRow row, const Settings& s) {
 
 /// A block per row.
 __global__ void __launch_bounds__(kSampleThreads) sample_kernel(const Draws d) {
+  wait_for_earlier_kernels();
   const Settings s = settings_of(d.rows[blockIdx.x]);
   const int32_t token = draw(d,
                              {.logits = d.logits + blockIdx.x * d.vocab,
@@ -207,8 +209,8 @@ void sample(Exec& exec, const SampleArgs& args) {
                          .vocab = vocab,
                          .capacity = std::min(vocab, room),
                          .wide = is_wide(vocab, logits)};
-    sample_kernel<<<static_cast<unsigned>(count), kSampleThreads, 0, stream_of(exec)>>>(draws);
-    check_launch("sample");
+    launch_chained<sample_kernel>(exec, {static_cast<unsigned>(count), kSampleThreads}, "sample",
+                                  draws);
   }
 }
 

@@ -1,4 +1,5 @@
 #include "ops/cuda/backend.h"
+#include "ops/cuda/chained_launch.cuh"
 #include "ops/cuda/eight.cuh"
 #include "ops/swiglu.h"
 
@@ -26,6 +27,7 @@ struct Columns {
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     swiglu_kernel(const Columns at, const T* gate_up, T* y) {
+  wait_for_earlier_kernels();
   const int64_t row = at.row(), i = at.first(), left = at.columns - i;
   if (left <= 0) return;
   const T* const gate = gate_up + row * 2 * at.columns + i;
@@ -69,9 +71,8 @@ void swiglu(Exec& exec, const SwigluArgs& args) {
     using T = decltype(type);
     T *const gate_up = pointer<T>(args.gate_up), *const y = pointer<T>(args.y);
     const Columns at = columns_of(args.y, is_wide(args.y.dim(1), gate_up, y));
-    swiglu_kernel<T>
-        <<<blocks_for(at.rows * at.blocks, 1), kThreads, 0, stream_of(exec)>>>(at, gate_up, y);
-    check_launch("swiglu");
+    launch_chained<swiglu_kernel<T>>(exec, {blocks_for(at.rows * at.blocks, 1), kThreads}, "swiglu",
+                                     at, gate_up, y);
   });
 }
 
