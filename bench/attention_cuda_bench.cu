@@ -154,8 +154,48 @@ double seconds(const std::function<void()>& run) {
   return result;
 }
 
-void time_decode(int64_t sequences, int64_t heads, int64_t kv_heads, int64_t dim, int context) {
+constexpr int kReadThreads = 512;
+
+/// Each block sums what it reads, so that nothing else than reading takes time.
+__global__ void __launch_bounds__(kReadThreads)
+    read_all(const uint4* x, int64_t count, uint32_t* sums) {
+  uint32_t sum = 0;
+  const int64_t step = int64_t{gridDim.x} * kReadThreads;
+#pragma unroll 8
+  for (int64_t i = int64_t{blockIdx.x} * kReadThreads + threadIdx.x; i < count; i += step) {
+    const uint4 words = x[i];
+    sum += words.x ^ words.y ^ words.z ^ words.w;
+  }
+  atomicAdd(sums + blockIdx.x, sum);
+}
+
+/// The rate of reading memory in order: what decode could reach at best.
+void time_reads() {
+  const int64_t bytes = int64_t{4} << 30, blocks = 132 * 4;
+  const Buffer<std::byte> x(static_cast<size_t>(bytes));
+  const Buffer<uint32_t> sums(static_cast<size_t>(blocks));
+  check(cudaMemset(x.get(), 1, x.size()), "filling");
+  const double time = seconds([&] {
+    read_all<<<static_cast<unsigned>(blocks), kReadThreads, 0, runner().stream.handle()>>>(
+        reinterpret_cast<const uint4*>(x.get()), bytes / 16, sums.get());
+  });
+  std::printf("| reading  | 4 GiB in order |          | %9.1f us | %7.0f GB/s    |          |\n",
+              time * 1e6, static_cast<double>(bytes) / time / 1e9);
+}
+
+/// Where the keys come from: each sequence's own pages, or all from the first one's, which the L2
+/// holds: then memory is not what takes the time.
+enum class Keys { own, of_the_first };
+
+struct Decode {
+  int64_t sequences, heads, kv_heads, dim;
+  int context;
+  Keys keys = Keys::own;
+};
+
+void time_decode(const Decode& d) {
   constexpr int kPage = 16;
+  const auto& [sequences, heads, kv_heads, dim, context, keys] = d;
   const int64_t per_sequence = (context + kPage - 1) / kPage,
                 slots = sequences * per_sequence * kPage;
   const auto q = normals<bf16>(sequences * heads * dim, 1);
@@ -164,6 +204,9 @@ void time_decode(int64_t sequences, int64_t heads, int64_t kv_heads, int64_t dim
   std::vector<int32_t> pages(size_t(sequences * per_sequence)), begins(size_t(sequences) + 1);
   std::iota(pages.begin(), pages.end(), 0);
   std::shuffle(pages.begin(), pages.end(), std::mt19937_64(1));
+  if (keys == Keys::of_the_first)
+    for (size_t i = static_cast<size_t>(per_sequence); i < pages.size(); ++i)
+      pages[i] = pages[i - static_cast<size_t>(per_sequence)];
   std::iota(begins.begin(), begins.end(), 0);
   const Buffer<int32_t> d_pages(pages), d_begins(begins),
       d_context(std::vector<int32_t>(size_t(sequences), context));
@@ -199,9 +242,9 @@ void time_decode(int64_t sequences, int64_t heads, int64_t kv_heads, int64_t dim
   cudaGraphExecDestroy(executable);
   cudaGraphDestroy(graph);
   const double bytes = 4.0 * static_cast<double>(sequences * context * kv_heads * dim);
-  std::printf("| decode   | %4d x %5d | %2d/%d %3d | %9.1f us | %7.0f GB/s    | graph %s |\n",
-              int(sequences), context, int(heads), int(kv_heads), int(dim), time * 1e6,
-              bytes / time / 1e9, verdict(same));
+  std::printf("| %s | %4d x %5d | %2d/%d %3d | %9.1f us | %7.0f GB/s    | graph %s |\n",
+              keys == Keys::own ? "decode  " : "of L2   ", int(sequences), context, int(heads),
+              int(kv_heads), int(dim), time * 1e6, bytes / time / 1e9, verdict(same));
 }
 
 void time_training(int64_t sequences, int length, int64_t heads, int64_t kv_heads, int64_t dim) {
@@ -220,11 +263,14 @@ void time_training(int64_t sequences, int length, int64_t heads, int64_t kv_head
 
 void time_all() {
   std::printf("| what     | seqs x tokens | heads   D | time         | speed           |\n");
-  time_decode(256, 32, 8, 128, 1536);
-  time_decode(256, 16, 8, 128, 1536);
-  time_decode(256, 32, 8, 64, 1536);
-  time_decode(32, 32, 8, 128, 1536);
-  time_decode(8, 32, 8, 128, 1536);
+  time_reads();
+  time_decode({256, 32, 8, 128, 1536});
+  time_decode({256, 32, 8, 128, 1536, Keys::of_the_first});
+  time_decode({2048, 4, 1, 128, 1536});  // as many bytes, a page's in one run
+  time_decode({256, 16, 8, 128, 1536});
+  time_decode({256, 32, 8, 64, 1536});
+  time_decode({32, 32, 8, 128, 1536});
+  time_decode({8, 32, 8, 128, 1536});
   time_training(8, 4096, 32, 8, 128);
   time_training(8, 4096, 16, 8, 128);
   time_training(8, 4096, 32, 8, 64);
