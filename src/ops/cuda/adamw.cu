@@ -125,9 +125,10 @@ __global__ void __launch_bounds__(kThreads) adamw_kernel(const Run<T> run, const
   const int64_t left = run.n - i;
   if (left <= 0) return;
   const bool wide = run.wide && left >= 8;
-  Eight masters = load_masters(run, i, left, wide);
+  const auto grad_i = fetch(run.grad + i, left, wide);
   Eight m = load(run.m + i, left, wide), v = load(run.v + i, left, wide);
-  const Eight grad = load(run.grad + i, left, wide);
+  Eight masters = load_masters(run, i, left, wide);
+  const Eight grad = widened(grad_i);
 #pragma unroll
   for (int e = 0; e < 8; ++e) {
     const State after = updated(step, {masters.at[e], m.at[e], v.at[e]}, grad.at[e]);

@@ -48,8 +48,9 @@ template <class T>
 __global__ void __launch_bounds__(kThreads) add_kernel(T* x, const T* y, int64_t n, bool aligned) {
   const Place at(n, aligned);
   if (at.left <= 0) return;
-  Eight sum = load(x + at.i, at.left, at.wide);
-  const Eight other = load(y + at.i, at.left, at.wide);
+  const auto x_i = fetch(x + at.i, at.left, at.wide), y_i = fetch(y + at.i, at.left, at.wide);
+  Eight sum = widened(x_i);
+  const Eight other = widened(y_i);
 #pragma unroll
   for (int e = 0; e < 8; ++e) sum.at[e] += other.at[e];
   store(x + at.i, sum, at.left, at.wide);

@@ -73,17 +73,18 @@ __global__ void __launch_bounds__(kSumThreads)
   Eight sum = load(to, left, wide);
   for (int64_t begin = place;; begin += kSumAhead) {
     bool mine[kSumAhead];
-    Eight ahead[kSumAhead];
+    Fetched<T> ahead[kSumAhead];
 #pragma unroll
     for (int k = 0; k < kSumAhead; ++k) {
       mine[k] = begin + k < order.count && order.ids[begin + k] == id;
-      if (mine[k]) ahead[k] = load(dy + order.rows[begin + k] * columns + i, left, wide);
+      if (mine[k]) ahead[k] = fetch(dy + order.rows[begin + k] * columns + i, left, wide);
     }
 #pragma unroll
     for (int k = 0; k < kSumAhead; ++k) {
       if (!mine[k]) continue;
+      const Eight next = widened(ahead[k]);
 #pragma unroll
-      for (int e = 0; e < 8; ++e) sum.at[e] += ahead[k].at[e];
+      for (int e = 0; e < 8; ++e) sum.at[e] += next.at[e];
     }
     if (!mine[kSumAhead - 1]) break;
   }

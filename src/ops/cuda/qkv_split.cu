@@ -32,6 +32,14 @@ __device__ inline float team_sum(float x, int team) {
 struct Halves {
   Eight a, b;  // of the first half, of the second
 };
+template <class T>
+struct FetchedHalves {
+  Fetched<T> a, b;
+};
+template <class T>
+__device__ Halves widened(const FetchedHalves<T>& x) {
+  return {cuda::widened(x.a), cuda::widened(x.b)};
+}
 
 /// Where they are: the same for every vector as wide as a head.
 struct Lane {
@@ -40,9 +48,9 @@ struct Lane {
   bool wide;
 
   template <class T>
-  __device__ Halves load(const T* head) const {
+  __device__ FetchedHalves<T> fetch(const T* head) const {
     if (!active) return {};
-    return {cuda::load(head + i, half - i, wide), cuda::load(head + half + i, half - i, wide)};
+    return {cuda::fetch(head + i, half - i, wide), cuda::fetch(head + half + i, half - i, wide)};
   }
   template <class T>
   __device__ void store(T* head, const Halves& x) const {
@@ -93,24 +101,30 @@ __device__ Halves normalised(const Halves& u, const Halves& w, float r) {
 template <class T>
 __global__ void __launch_bounds__(kForwardThreads) qkv_split_kernel(const Forward<T> f) {
   wait_for_earlier_kernels();
-  const int64_t n = blockIdx.x, all = f.heads + 2 * f.kv_heads, slot = f.slots[n];
-  const float* const rope = f.rope + f.positions[n] * f.dim;
+  const int64_t n = blockIdx.x, all = f.heads + 2 * f.kv_heads;
   const int team = threadIdx.x / f.team, teams = blockDim.x / f.team;
   Lane lane = {int64_t{8} * (threadIdx.x % f.team), f.dim / 2, false, f.wide};
+  const bool has_elements = lane.i < lane.half;
+  const int64_t slot = f.slots[n], position = f.positions[n];
   for (int64_t first = 0; first < all; first += teams) {
     const int64_t h = first + team;
-    // Keys and values without a slot go nowhere.
-    lane.active = h < (slot < 0 ? f.heads : all) && lane.i < lane.half;
-    Halves u = lane.load(f.qkv + (n * all + h) * f.dim);
     const bool query = h < f.heads, value = h >= f.heads + f.kv_heads;
     const T* const w = query ? f.q_norm : f.k_norm;
+    lane.active = has_elements && h < all;
+    const FetchedHalves<T> head = lane.fetch(f.qkv + (n * all + h) * f.dim);
+    lane.active = lane.active && !value;
+    const FetchedHalves<T> weights = w != nullptr ? lane.fetch(w) : FetchedHalves<T>{};
+    const FetchedHalves<float> cos_sin = lane.fetch(f.rope + position * f.dim);
+    Halves u = widened(head);
     const float r = inverse_rms(u, lane, f.team, f.eps);
+    // Keys and values without a slot go nowhere.
+    lane.active = has_elements && h < (slot < 0 ? f.heads : all);
     if (value) {
       lane.store(f.v_pool + (slot * f.kv_heads + h - f.heads - f.kv_heads) * f.dim, u);
       continue;
     }
-    if (w != nullptr) u = normalised<T>(u, lane.load(w), r);
-    const Halves angle = lane.load(rope);  // cosines, sines
+    if (w != nullptr) u = normalised<T>(u, widened(weights), r);
+    const Halves angle = widened(cos_sin);
     Halves y;
 #pragma unroll
     for (int e = 0; e < 8; ++e) {
@@ -223,10 +237,15 @@ __global__ void __launch_bounds__(kThreads) qkv_split_backward_kernel(const Back
     lane.active = pair < pairs && lane.i < lane.half;
     const int64_t n = lane.active ? begin + pair / heads : begin, h = pair % heads;
     const int64_t at = n * g.row + (part.offset + h) * g.dim;
-    Halves d = lane.load(part.d + (n * part.heads + h) * g.dim);
-    if (part.rotated) d = rotated_back(d, lane.load(g.rope + g.positions[n] * g.dim));
+    const FetchedHalves<T> after = lane.fetch(part.d + (n * part.heads + h) * g.dim);
+    FetchedHalves<T> before = {}, weights = {};
+    FetchedHalves<float> cos_sin = {};
+    if (part.w != nullptr) before = lane.fetch(g.qkv + at), weights = lane.fetch(part.w);
+    if (part.rotated) cos_sin = lane.fetch(g.rope + g.positions[n] * g.dim);
+    Halves d = widened(after);
+    if (part.rotated) d = rotated_back(d, widened(cos_sin));
     if (part.w != nullptr) {
-      const Halves u = lane.load(g.qkv + at), w = lane.load(part.w);
+      const Halves u = widened(before), w = widened(weights);
       NormFactors f = {inverse_rms(u, lane, g.team, g.eps), 0};
       const float dot = norm_dot(d.b, w.b, u.b, f.r, norm_dot(d.a, w.a, u.a, f.r, 0));
       f.mean = team_sum(dot, g.team) / static_cast<float>(g.dim);

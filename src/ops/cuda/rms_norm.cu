@@ -31,14 +31,15 @@ struct Forward {
   bool wide;
 
   /// Eight of x, with delta added and written back.
-  __device__ Eight updated(int64_t row, int64_t i, const Eight& before, const Eight& change) const {
-    Eight u = before;
-    if (delta != nullptr) {
+  __device__ Fetched<T> updated(int64_t row, int64_t i, const Fetched<T>& before,
+                                const Fetched<T>& change) const {
+    if (delta == nullptr) return before;
+    Eight u = widened(before);
+    const Eight v = widened(change);
 #pragma unroll
-      for (int e = 0; e < 8; ++e) u.at[e] = rounded<T>(u.at[e] + change.at[e]);
-      store(x + row * columns + i, u, columns - i, wide);
-    }
-    return u;
+    for (int e = 0; e < 8; ++e) u.at[e] = rounded<T>(u.at[e] + v.at[e]);
+    store(x + row * columns + i, u, columns - i, wide);
+    return narrowed<T>(u);
   }
   __device__ void write(int64_t row, int64_t i, const Eight& u, const Eight& weight,
                         float r) const {
@@ -67,38 +68,35 @@ __global__ void __launch_bounds__(kThreads == 32 ? 32 * kWarpRows : kThreads)
   const int64_t first = int64_t{8} * threadIdx.x, step = 8 * kThreads;
   const T* const x = a.x + row * a.columns;
   const T* const delta = a.delta + (a.delta != nullptr ? row * a.columns : 0);
-  Eight held[kHeld] = {}, other[kHeld] = {};  // other: the change, later the weights
+  Fetched<T> held[kHeld] = {}, change[kHeld] = {}, weights[kHeld] = {};
 #pragma unroll
   for (int k = 0; k < kHeld; ++k) {
     const int64_t i = first + k * step;
     if (i >= a.columns) continue;
-    held[k] = load(x + i, a.columns - i, a.wide);
-    if (a.delta != nullptr) other[k] = load(delta + i, a.columns - i, a.wide);
+    held[k] = fetch(x + i, a.columns - i, a.wide);
+    if (a.delta != nullptr) change[k] = fetch(delta + i, a.columns - i, a.wide);
+    weights[k] = fetch(a.w + i, a.columns - i, a.wide);
   }
   float squares = 0;
 #pragma unroll
   for (int k = 0; k < kHeld; ++k) {
     const int64_t i = first + k * step;
     if (i >= a.columns) continue;
-    held[k] = a.updated(row, i, held[k], other[k]);
-    squares = add_squares(squares, held[k]);
+    held[k] = a.updated(row, i, held[k], change[k]);
+    squares = add_squares(squares, widened(held[k]));
   }
   for (int64_t i = first + kHeld * step; i < a.columns; i += step) {
-    Eight change = {};
-    if (a.delta != nullptr) change = load(delta + i, a.columns - i, a.wide);
-    squares = add_squares(squares, a.updated(row, i, load(x + i, a.columns - i, a.wide), change));
-  }
-#pragma unroll
-  for (int k = 0; k < kHeld; ++k) {
-    const int64_t i = first + k * step;
-    if (i < a.columns) other[k] = load(a.w + i, a.columns - i, a.wide);
+    const Fetched<T> before = fetch(x + i, a.columns - i, a.wide);
+    Fetched<T> more = {};
+    if (a.delta != nullptr) more = fetch(delta + i, a.columns - i, a.wide);
+    squares = add_squares(squares, widened(a.updated(row, i, before, more)));
   }
   const float sum = row_sum<kThreads>(squares, scratch);
   const float r = 1.0F / sqrtf(sum / static_cast<float>(a.columns) + a.eps);
 #pragma unroll
   for (int k = 0; k < kHeld; ++k) {
     const int64_t i = first + k * step;
-    if (i < a.columns) a.write(row, i, held[k], other[k], r);
+    if (i < a.columns) a.write(row, i, widened(held[k]), widened(weights[k]), r);
   }
   for (int64_t i = first + kHeld * step; i < a.columns; i += step)
     a.write(row, i, load(x + i, a.columns - i, a.wide), load(a.w + i, a.columns - i, a.wide), r);
@@ -157,8 +155,9 @@ __global__ void __launch_bounds__(kThreads) rms_norm_backward_kernel(const Backw
 #pragma unroll 4
     for (int64_t i = first; i < a.columns; i += step) {
       const int64_t left = a.columns - i;
-      const Eight d = load(dy + i, left, a.wide), u = load(x + i, left, a.wide);
-      const Eight w = load(a.w + i, left, a.wide);
+      const auto dy_i = fetch(dy + i, left, a.wide), x_i = fetch(x + i, left, a.wide);
+      const auto w_i = fetch(a.w + i, left, a.wide);
+      const Eight d = widened(dy_i), u = widened(x_i), w = widened(w_i);
 #pragma unroll
       for (int e = 0; e < 8; ++e) dot = fmaf(d.at[e] * w.at[e], u.at[e] * r, dot);
     }
@@ -166,9 +165,10 @@ __global__ void __launch_bounds__(kThreads) rms_norm_backward_kernel(const Backw
 #pragma unroll 2
     for (int64_t i = first; i < a.columns; i += step) {
       const int64_t left = a.columns - i;
-      const Eight d = load(dy + i, left, a.wide), u = load(x + i, left, a.wide);
-      const Eight w = load(a.w + i, left, a.wide);
-      Eight to = load(dx + i, left, a.wide), dw = load_wide(sums + i);
+      const auto dy_i = fetch(dy + i, left, a.wide), x_i = fetch(x + i, left, a.wide);
+      const auto w_i = fetch(a.w + i, left, a.wide), dx_i = fetch(dx + i, left, a.wide);
+      const Eight d = widened(dy_i), u = widened(x_i), w = widened(w_i);
+      Eight to = widened(dx_i), dw = load_wide(sums + i);
 #pragma unroll
       for (int e = 0; e < 8; ++e) {
         const float normalised = u.at[e] * r;

@@ -31,7 +31,8 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t row = at.row(), i = at.first(), left = at.columns - i;
   if (left <= 0) return;
   const T* const gate = gate_up + row * 2 * at.columns + i;
-  const Eight g = load(gate, left, at.wide), u = load(gate + at.columns, left, at.wide);
+  const auto gate_i = fetch(gate, left, at.wide), up_i = fetch(gate + at.columns, left, at.wide);
+  const Eight g = widened(gate_i), u = widened(up_i);
   Eight result;
 #pragma unroll
   for (int e = 0; e < 8; ++e) result.at[e] = rounded<T>(g.at[e] * sigmoid(g.at[e])) * u.at[e];
@@ -45,8 +46,10 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t row = at.row(), i = at.first(), left = at.columns - i;
   if (left <= 0) return;
   const int64_t gate = row * 2 * at.columns + i, up = gate + at.columns;
-  const Eight g = load(gate_up + gate, left, at.wide), u = load(gate_up + up, left, at.wide);
-  const Eight d = load(dy + row * at.columns + i, left, at.wide);
+  const auto gate_i = fetch(gate_up + gate, left, at.wide),
+             up_i = fetch(gate_up + up, left, at.wide);
+  const auto dy_i = fetch(dy + row * at.columns + i, left, at.wide);
+  const Eight g = widened(gate_i), u = widened(up_i), d = widened(dy_i);
   Eight d_gate, d_up;
 #pragma unroll
   for (int e = 0; e < 8; ++e) {
