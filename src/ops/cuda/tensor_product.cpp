@@ -13,8 +13,10 @@
 // share all three, and only in algorithm 66, where that was seen to change no bit.
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <limits>
 #include <map>
+#include <span>
 #include <tuple>
 #include <vector>
 
@@ -27,7 +29,8 @@ namespace {
 
 constexpr int kMeasuredAlgorithm = 66;
 constexpr int kOffered = 64;         // configurations that the heuristic is asked for
-constexpr int kTimed = 8;            // of them, the most promising are timed
+constexpr int kTimed = 8;            // of them, so many of the most promising are timed,
+constexpr float kTimedMs = 40;       // and more while all runs together take no longer than this
 constexpr int64_t kUsualRows = 256;  // where one configuration must serve all
 
 /// cuBLASLt's descriptors of a product. It thinks in columns: what we write row by row is, to it,
@@ -204,10 +207,12 @@ bool capturing(cudaStream_t stream) {
   return status != cudaStreamCaptureStatusNone;
 }
 
-/// Milliseconds of one run, the least of a few.
+/// Milliseconds of one run, the least of a few. In front of each one the workspace is filled, so
+/// that it finds its operands in memory, as in a step, and not in the L2, and that the host has
+/// enqueued it when it may start.
 class Timer {
  public:
-  Timer() {
+  explicit Timer(const Exec& exec) : stream_(stream_of(exec)), workspace_(exec.workspace) {
     check(cudaEventCreate(&begin_), "making an event");
     check(cudaEventCreate(&end_), "making an event");
   }
@@ -218,12 +223,13 @@ class Timer {
   Timer(const Timer&) = delete;
   Timer& operator=(const Timer&) = delete;
   template <class Work>
-  float measure(cudaStream_t stream, Work&& work) {
+  float measure(Work&& work) {
     float least = std::numeric_limits<float>::infinity();
-    for (int i = 0; i < 4; ++i) {  // the first one warms up
-      check(cudaEventRecord(begin_, stream), "recording an event");
+    for (int i = 0; i < kRuns; ++i) {  // the first one warms up
+      check(cudaMemsetAsync(workspace_.data(), 0, workspace_.size(), stream_), "filling");
+      check(cudaEventRecord(begin_, stream_), "recording an event");
       if (!work()) return std::numeric_limits<float>::infinity();
-      check(cudaEventRecord(end_, stream), "recording an event");
+      check(cudaEventRecord(end_, stream_), "recording an event");
       check(cudaEventSynchronize(end_), "timing a product");
       float milliseconds = 0;
       check(cudaEventElapsedTime(&milliseconds, begin_, end_), "timing a product");
@@ -231,8 +237,11 @@ class Timer {
     }
     return least;
   }
+  static constexpr int kRuns = 4;
 
  private:
+  cudaStream_t stream_;
+  std::span<std::byte> workspace_;
   cudaEvent_t begin_ = nullptr, end_ = nullptr;
 };
 
@@ -240,14 +249,14 @@ class Timer {
 /// result, which trying it would change: the first one, the most promising, will do there.
 cublasLtMatmulAlgo_t fastest(Exec& exec, const Product& product, const Descriptors& with,
                              const std::vector<cublasLtMatmulAlgo_t>& allowed) {
-  const cudaStream_t stream = stream_of(exec);
-  if (product.accumulate || capturing(stream)) return allowed.front();
-  Timer timer;
-  float least = std::numeric_limits<float>::infinity();
+  if (product.accumulate || capturing(stream_of(exec))) return allowed.front();
+  Timer timer(exec);
+  float least = std::numeric_limits<float>::infinity(), spent = 0;
   cublasLtMatmulAlgo_t best = allowed.front();
-  for (size_t i = 0; i < allowed.size() && i < kTimed; ++i) {
+  for (size_t i = 0; i < allowed.size() && (i < kTimed || spent < kTimedMs); ++i) {
     const float time = timer.measure(
-        stream, [&] { return run(exec, product, with, allowed[i]) == CUBLAS_STATUS_SUCCESS; });
+        [&] { return run(exec, product, with, allowed[i]) == CUBLAS_STATUS_SUCCESS; });
+    if (std::isfinite(time)) spent += time * Timer::kRuns;
     if (time >= least) continue;
     least = time;
     best = allowed[i];
