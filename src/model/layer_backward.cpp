@@ -117,15 +117,20 @@ void backward_attention(Exec& exec, const LayerBackwardArgs& args) {
 }  // namespace
 
 void backward_layer(Exec& exec, const LayerBackwardArgs& args) {
+  LayerContext forward = args.context;
+  forward.k_pool = args.buffers.k;
+  forward.v_pool = args.buffers.v;
   const int64_t n = args.dx.dim(0);
-  const Tensor x = args.buffers.x.rows(0, n);
-  exec.stream.copy(x.data(), args.x_in.data(), x.bytes());
-  LayerContext recompute = args.context;
-  recompute.k_pool = args.buffers.k;
-  recompute.v_pool = args.buffers.v;
-  forward_attention(exec, recompute, x);
-  forward_mlp_inner(exec, recompute);
-  backward_mlp(exec, args, x);
+  const Tensor kept = args.context.buffers.middle;
+  const Tensor middle = (kept ? kept : args.buffers.x).rows(0, n);
+  if (kept) {
+    restore_layer(exec, forward, args.x_in);
+  } else {
+    exec.stream.copy(middle.data(), args.x_in.data(), middle.bytes());
+    forward_attention(exec, forward, middle);
+    forward_mlp_inner(exec, forward);
+  }
+  backward_mlp(exec, args, middle);
   backward_attention(exec, args);
 }
 
