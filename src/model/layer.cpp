@@ -115,13 +115,6 @@ void norm_middle(Exec& exec, const LayerContext& context, Tensor x, Tensor delta
                   .eps = static_cast<float>(context.config.rms_norm_eps)});
 }
 
-/// From gate_up to activated.
-void activate(Exec& exec, const LayerContext& context) {
-  const int64_t n = context.batch.ids.dim(0);
-  swiglu(exec, {.gate_up = context.buffers.gate_up.rows(0, n),
-                .y = context.buffers.activated.rows(0, n)});
-}
-
 }  // namespace
 
 void forward_attention(Exec& exec, const LayerContext& context, Tensor x) {
@@ -151,22 +144,22 @@ void forward_attention(Exec& exec, const LayerContext& context, Tensor x) {
   norm_middle(exec, context, x, projected);
 }
 
-void forward_mlp_inner(Exec& exec, const LayerContext& context) {
+void forward_gate_up(Exec& exec, const LayerContext& context) {
   const int64_t n = context.batch.ids.dim(0);
   linear(exec, {.x = context.buffers.post_normed.rows(0, n),
                 .w = context.weights.gate_up,
                 .y = context.buffers.gate_up.rows(0, n)});
-  activate(exec, context);
 }
 
 void forward_layer(Exec& exec, const LayerContext& context, Tensor x) {
   const int64_t n = x.dim(0);
   forward_attention(exec, context, x);
   if (context.buffers.middle) exec.stream.copy(context.buffers.middle.data(), x.data(), x.bytes());
-  forward_mlp_inner(exec, context);
+  forward_gate_up(exec, context);
+  const Tensor activated = context.buffers.activated.rows(0, n);
   const Tensor projected = context.buffers.projected.rows(0, n);
-  linear(exec,
-         {.x = context.buffers.activated.rows(0, n), .w = context.weights.down, .y = projected});
+  swiglu(exec, {.gate_up = context.buffers.gate_up.rows(0, n), .y = activated});
+  linear(exec, {.x = activated, .w = context.weights.down, .y = projected});
   const Shape flat = {x.elements()};
   add(exec, {.x = x.reshape(flat), .y = projected.reshape(flat)});
 }
@@ -175,7 +168,6 @@ void restore_layer(Exec& exec, const LayerContext& context, Tensor x) {
   norm_input(exec, context, x);
   split_heads(exec, context);
   norm_middle(exec, context, context.buffers.middle.rows(0, x.dim(0)), {});
-  activate(exec, context);
 }
 
 }  // namespace miles

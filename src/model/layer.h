@@ -78,8 +78,8 @@ struct LayerContext {
 /// x += attention(norm(x));  keys and values go to the pools.
 /// Afterwards x is the middle of the block and `buffers.post_normed` its normalised form.
 void forward_attention(Exec& exec, const LayerContext& context, Tensor x);
-/// From `buffers.post_normed` to `buffers.activated`.
-void forward_mlp_inner(Exec& exec, const LayerContext& context);
+/// From `buffers.post_normed` to `buffers.gate_up`.
+void forward_gate_up(Exec& exec, const LayerContext& context);
 /// The whole block: x [N, H] T is updated in place.
 void forward_layer(Exec& exec, const LayerContext& context, Tensor x);
 /// After a forward of the block with the same LayerActivations: what else it wrote, once more and

@@ -10,16 +10,15 @@ namespace miles {
 
 /// Room for gradients of what a block computes on the way, N tokens.
 struct LayerGradientBuffers {
-  Tensor x;          // [N, H] T: a recomputed block's input, then its middle
-  Tensor k;          // [N, Hkv, D] T: keys, packed
-  Tensor v;          // [N, Hkv, D] T
-  Tensor activated;  // [N, F] T: gradient of the MLP's inner activation
-  Tensor normed;     // [N, H] T: gradient of either norm's output
-  Tensor attended;   // [N, Hq, D] T
-  Tensor q;          // [N, Hq, D] T
-  Tensor dk;         // [N, Hkv, D] T
-  Tensor dv;         // [N, Hkv, D] T
-  Tensor qkv;        // [N, (Hq + 2·Hkv)·D] T
+  Tensor x;         // [N, H] T: a recomputed block's input, then its middle
+  Tensor k;         // [N, Hkv, D] T: keys, packed
+  Tensor v;         // [N, Hkv, D] T
+  Tensor normed;    // [N, H] T: gradient of either norm's output
+  Tensor attended;  // [N, Hq, D] T
+  Tensor q;         // [N, Hq, D] T
+  Tensor dk;        // [N, Hkv, D] T
+  Tensor dv;        // [N, Hkv, D] T
+  Tensor qkv;       // [N, (Hq + 2·Hkv)·D] T
 };
 
 LayerGradientBuffers make_layer_gradient_buffers(const ModelConfig& config, int64_t tokens,

@@ -282,7 +282,7 @@ TrainSetup prepare_training(TrainConfig config) {
   check_device_has(plan, *device);
   if (!config.recompute_num_layers)  // what has just been checked keeps none
     plan = plan_fewest_recomputed(input, room_for_activations(config, plan, budget, *device));
-  config.recompute_num_layers = actor.recompute_num_layers = plan.recomputed_blocks;
+  actor.recompute_num_layers = plan.recomputed_blocks;
   log::info("memory plan: device {} of {}, host {} of {}; {} of {} blocks are recomputed",
             format_bytes(plan.device_peak), format_bytes(budget.device_bytes),
             format_bytes(plan.host_peak), format_bytes(budget.host_bytes), plan.recomputed_blocks,
