@@ -100,7 +100,7 @@ class StepBuffers {
   Region residual_home_;  // store.activations on the host when streamed, else actor.activations
   std::unique_ptr<BlockStore> residuals_;
   std::vector<DeviceBatch> batches_;    // [micro-batches] of this step
-  std::vector<LayerActivations> kept_;  // in it, from the last block's last micro-batch back
+  std::vector<LayerActivations> kept_;  // in kept_room_, from the last block's last one back
 };
 
 }  // namespace miles

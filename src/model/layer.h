@@ -82,8 +82,8 @@ void forward_attention(Exec& exec, const LayerContext& context, Tensor x);
 void forward_gate_up(Exec& exec, const LayerContext& context);
 /// The whole block: x [N, H] T is updated in place.
 void forward_layer(Exec& exec, const LayerContext& context, Tensor x);
-/// After a forward of the block with the same LayerActivations: what else it wrote, once more and
-/// to the bit, from those and its input x (not changed).
+/// After a forward with the same LayerActivations: norms, q, keys and values once more, to the bit,
+/// from those and the block's input x (not changed).
 void restore_layer(Exec& exec, const LayerContext& context, Tensor x);
 
 }  // namespace miles

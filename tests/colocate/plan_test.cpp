@@ -175,23 +175,30 @@ TEST(PlanOfAModel, NeedsNoneOfItsMemory) {
   const ModelConfig config = find_preset("qwen3-32b").value();
   const ParamLayout layout(config);
   const auto device = test::make_test_device();
-  const MemoryPlan plan = plan_memory(
-      {.device = *device,
-       .config = config,
-       .layout = layout,
-       .actor = {.placement = ActorPlacement::streamed,
-                 .max_tokens_per_gpu = 4096,
-                 .max_tokens_per_step = 1 << 18,
-                 .max_sequences_per_step = 256,
-                 .max_sequence_length = 2048,
-                 .optimizer = {}},
-       .engine = {.max_total_tokens = 1 << 17, .max_context_len = 2048},
-       .handoff = {
-           .offload_train = true, .offload_rollout = true, .peak_device = PeakDevice::gpu}});
+  const PlanInput input{
+      .device = *device,
+      .config = config,
+      .layout = layout,
+      .actor = {.placement = ActorPlacement::streamed,
+                .max_tokens_per_gpu = 4096,
+                .max_tokens_per_step = 1 << 18,
+                .max_sequences_per_step = 256,
+                .max_sequence_length = 2048,
+                .optimizer = {}},
+      .engine = {.max_total_tokens = 1 << 17, .max_context_len = 2048},
+      .handoff = {.offload_train = true, .offload_rollout = true, .peak_device = PeakDevice::gpu}};
+  const MemoryPlan plan = plan_memory(input);
   EXPECT_GT(plan.device_peak, layout.elements() * 2);  // the engine's weights
   EXPECT_GT(plan.host_peak,
             layout.elements() * (4 + 8 + 2));  // weight and low half, moments, gradient
   EXPECT_EQ(plan.events.front().name, "load");
+  EXPECT_EQ(plan.recomputed_blocks, 64);
+
+  const int64_t room = plan.device_peak + (int64_t{80} << 30);
+  const MemoryPlan keeping = plan_fewest_recomputed(input, room);
+  EXPECT_LT(keeping.recomputed_blocks, 64);
+  EXPECT_LE(keeping.device_peak, room);
+  EXPECT_EQ(keeping.host_peak, plan.host_peak);
 }
 
 TEST(PlanOfPeaks, OnTheCpuTheDeviceHoldsOneSideOnly) {
