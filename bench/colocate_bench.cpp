@@ -3,6 +3,7 @@
 //   colocate_bench --model qwen3-0.6b rollout --requests 256 --prompt-len 1024 --new-tokens 1024
 //   colocate_bench --model qwen3-0.6b rollout --min-len 100 --max-len 1024       ragged, by --seed
 //   colocate_bench --model qwen3-1.7b train --seq-len 4096 --tokens 32768
+//   colocate_bench --model qwen3-1.7b train --recompute-num-layers 0     keeps all activations
 //   colocate_bench --model qwen3-8b handoff --peak gpu --turns 3
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -36,6 +37,7 @@ struct Options : Shape {
   bool true_on_policy = true, overlap_schedule = true;
   // train
   int64_t tokens = 32768, seq_len = 4096, max_tokens_per_gpu = 16384;
+  int64_t recompute_num_layers = INT64_MAX;
   std::string placement = "resident";
   // handoff
   std::string peak = "gpu";
@@ -200,6 +202,7 @@ ActorOptions actor_options(const Options& options, ActorPlacement placement) {
           .max_tokens_per_step = options.tokens,
           .max_sequences_per_step = std::max<int64_t>(1, options.tokens / options.seq_len),
           .max_sequence_length = options.seq_len,
+          .recompute_num_layers = options.recompute_num_layers,
           .optimizer = {.schedule = {.lr = 1e-6, .style = LrDecayStyle::constant}}};
 }
 
@@ -233,9 +236,10 @@ void train(const Options& options) {
                repeat == 0 ? "warm-up" : fmt::format("step {}", repeat), seconds,
                static_cast<double>(result.tokens) / seconds, rate);
   }
-  fmt::print("device peak {}, host peak {}; {}\n",
+  fmt::print("device peak {}, host peak {}; {}; {} of {} blocks recomputed\n",
              format_bytes(machine.ledger().usage(Place::device).peak),
-             format_bytes(machine.ledger().usage(Place::host).peak), options.placement);
+             format_bytes(machine.ledger().usage(Place::host).peak), options.placement,
+             std::min(options.recompute_num_layers, layout.layers()), layout.layers());
 }
 
 // --- handoff ---
@@ -372,6 +376,9 @@ int run(int argc, char** argv) {
   app.add_option("--tokens", options.tokens, "of a training step")->check(CLI::PositiveNumber);
   app.add_option("--seq-len", options.seq_len)->check(CLI::PositiveNumber);
   app.add_option("--max-tokens-per-gpu", options.max_tokens_per_gpu)->check(CLI::PositiveNumber);
+  app.add_option("--recompute-num-layers", options.recompute_num_layers,
+                 "blocks that the backward recomputes; 0: all activations are kept (default: all)")
+      ->check(CLI::NonNegativeNumber);
   app.add_option("--placement", options.placement);
   app.add_option("--peak", options.peak)->check(CLI::IsMember({"cpu", "gpu"}));
   app.add_option("--turns", options.turns)->check(CLI::PositiveNumber);

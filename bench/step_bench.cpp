@@ -32,6 +32,7 @@ struct Options : Shape {
   int64_t prompt_len = 64;
   int64_t new_tokens = 64;
   int64_t repeats = 3;
+  int64_t recompute_num_layers = 0;
   std::string phases = "both";
   double assert_ratio = 0;  // 0: nothing is asserted
   bool json = false;
@@ -120,6 +121,7 @@ Measurement measure_train(const ModelConfig& config, const Options& options) {
                     .max_tokens_per_step = tokens,
                     .max_sequences_per_step = options.batch,
                     .max_sequence_length = options.seq_len,
+                    .recompute_num_layers = options.recompute_num_layers,
                     .optimizer = {.schedule = {.style = LrDecayStyle::constant}}},
                    config, layout, {*device, ledger});
   actor.load_weights([&](const Tensor& flat) { init_random_weights(config, layout, 1, flat); });
@@ -134,9 +136,11 @@ Measurement measure_train(const ModelConfig& config, const Options& options) {
   step();
   result.trace = stop_trace();
   const Flops flops(config);
-  const auto layers = static_cast<double>(layout.layers());
+  const int64_t layers = layout.layers();
+  const auto recomputed = static_cast<double>(std::min(options.recompute_num_layers, layers));
   check_flops(result.trace,
-              result.tokens * layers * (4 * flops.layer - flops.down) +  // with recomputing
+              result.tokens * (static_cast<double>(layers) * 3 * flops.layer +
+                               recomputed * (flops.layer - flops.down)) +
                   static_cast<double>(options.batch * (options.seq_len - 1)) * 3 * flops.head);
   Bare bare(*device);
   for (int64_t i = 0; i < options.repeats; ++i) {
@@ -251,6 +255,7 @@ int run(const Options& options) {
                                  {"seq_len", options.seq_len},
                                  {"prompt_len", options.prompt_len},
                                  {"new_tokens", options.new_tokens},
+                                 {"recompute_num_layers", options.recompute_num_layers},
                                  {"threads", omp_get_max_threads()},
                                  {"gemm", gemm_path(config)}};
   if (options.has("decode")) {
@@ -303,6 +308,10 @@ int main(int argc, char** argv) {
   count("--prompt-len", o.prompt_len, "tokens of a prompt");
   count("--new-tokens", o.new_tokens, "tokens to generate, >= 2");
   count("--repeats", o.repeats, "timed steps, and timed generations");
+  app.add_option("--recompute-num-layers", o.recompute_num_layers,
+                 "blocks that the backward recomputes; 0: all activations are kept")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
   app.add_option("--phases", o.phases, "")
       ->check(CLI::IsMember({"both", "train", "decode"}))
       ->capture_default_str();

@@ -5,9 +5,9 @@ with the same model, batch, lengths and threads, taking turns on the same cores.
     python scripts/compare_peer.py --layers 2 --batch 2 --seq-len 64        a quick try
 
 Prints step_bench's ratios (a step over its bare matrix products) and the table last. With
---assert-ratio or --assert-speedup it exits with 1 when a number misses. Our side recomputes
-activations and draws from the distribution with log-probs; the peer keeps activations and takes the
-likeliest token: both do what they do by default.
+--assert-ratio or --assert-speedup it exits with 1 when a number misses. Both keep all activations
+for the backward. Our side draws from the distribution with log-probs, the peer takes the likeliest
+token: both do what they do by default.
 """
 
 import argparse

@@ -25,7 +25,8 @@ echo "== 1/3 supervised, on noisy sums (log: $out/sft.log)"
   "${lengths[@]}" --eval-interval 400 --skip-eval-before-train "${eval[@]}" \
   --save "$out/sft" --run-dir "$out/sft-run" 2>&1 | tee "$out/sft.log" | grep -a --line-buffered -E ' (1|10|[0-9]*[05]0)/400 |eval|error'
 
-grpo=(train --hf-checkpoint "$out/sft/iter_0000399/hf" --rm-type exact --prompt-data "$sums"
+# All blocks are recomputed, in every memory mode and on every device: what differs is what the modes take.
+grpo=(train --hf-checkpoint "$out/sft/iter_0000399/hf" --rm-type exact --prompt-data "$sums" --recompute-num-layers 3
       --rollout-batch-size 64 --n-samples-per-prompt 8 "${lengths[@]}"
       --max-tokens-per-gpu 1024 --lr 1e-3 --lr-decay-style linear --adam-beta2 0.95 --weight-decay 0)
 

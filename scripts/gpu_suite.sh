@@ -57,6 +57,8 @@ for part; do
       for what in rollout train handoff; do
         line "$what of qwen3-0.6b" "$build/bench/colocate_bench" --device cuda --model qwen3-0.6b $what
       done
+      line "train of qwen3-0.6b, activations kept" "$build/bench/colocate_bench" --device cuda --model qwen3-0.6b \
+        train --recompute-num-layers 0
       ;;
     *)
       echo "unknown part $part: tests, sanitize or bench" >&2

@@ -183,6 +183,7 @@ StepResult ActorModel::train_step(std::span<const TrainSample> samples, const Lo
   begin_compute();
   Exec work = exec();
   buffers_.begin_step(work, micro_batches);
+  result.kept_blocks = buffers_.kept_blocks();
   const Pass pass{.exec = work,
                   .config = config_,
                   .layout = layout_,

@@ -21,6 +21,7 @@ struct StepResult {
   bool skipped = false;      // gradients were not finite, or no token counted: nothing changed
   int64_t tokens = 0;        // in the step's samples
   int micro_batches = 0;
+  int64_t kept_blocks = 0;  // pairs of block and micro-batch whose activations were kept
 };
 
 /// Whose log-probs.

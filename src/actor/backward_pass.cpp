@@ -173,11 +173,12 @@ class Backward {
         pass_.buffers.prefetch_residual(l, m + 1);
         const Tensor x = view(here, m);
         const Tensor dx = pass_.buffers.dx().rows(0, x.dim(0));
+        const LayerBuffers buffers = pass_.buffers.layer(l, m);
         stream().copy(dx.data(), above.data(), dx.bytes());
         backward_layer(pass_.exec, {.context = {.config = pass_.config,
                                                 .weights = weights,
                                                 .batch = pass_.buffers.batch(m),
-                                                .buffers = pass_.buffers.layer(),
+                                                .buffers = buffers,
                                                 .rope = pass_.buffers.rope(),
                                                 .k_pool = {},
                                                 .v_pool = {}},

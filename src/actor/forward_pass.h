@@ -21,7 +21,7 @@ struct Pass {
   float temperature = 1;  // logits are divided by it
 };
 
-/// Which layers' inputs are kept for a backward.
+/// Which layers' inputs are kept for a backward, and of the last ones the activations.
 enum class Keep { all, none };
 
 /// Where layer l's input lies among the residual blocks: without a backward two of them take turns.

@@ -77,12 +77,12 @@ void StepBuffers::place(Arena& activations, Arena& accumulators, Arena& working)
   dx_ = activations.allocate(config_.dtype, {tokens, config_.hidden_size});
   // All micro-batches of a step are uploaded at its start; each one's arrays are padded by
   // themselves.
-  const int64_t batches =
-      most_micro_batches(options_.max_tokens_per_step, options_.max_sequences_per_step, tokens);
+  const int64_t batches = most_batches();
   const int64_t upload_bytes =
       batch_bytes(options_.max_tokens_per_step, options_.max_sequences_per_step + batches, 0) +
       batches * 7 * Arena::kAlignment;
   uploads_ = activations.allocate(DType::u8, {upload_bytes});
+  kept_room_ = activations.allocate(DType::u8, {kept_bytes()});
 
   const auto sums = [&](const Group& group) {
     return static_cast<std::byte*>(accumulators.allocate(DType::f32, {group.elements}).data());
@@ -96,6 +96,37 @@ void StepBuffers::place(Arena& activations, Arena& accumulators, Arena& working)
   const int64_t chunks = layout_.layers() + 2 + layout_.elements() / layout_.layer(0).elements;
   norms_ = working.allocate(DType::f32, {chunks});
   workspace_ = working.allocate(DType::u8, {workspace_bytes(device_)});
+}
+
+int64_t StepBuffers::most_batches() const {
+  return most_micro_batches(options_.max_tokens_per_step, options_.max_sequences_per_step,
+                            options_.max_tokens_per_gpu);
+}
+
+int64_t StepBuffers::kept_bytes() const {
+  Arena block;  // all micro-batches of the largest step, however it is packed
+  make_layer_activations(config_, options_.max_tokens_per_step, block);
+  const int64_t padding = most_batches() * LayerActivations::kTensors * Arena::kAlignment;
+  const int64_t layers = layout_.layers();
+  return (layers - std::min(options_.recompute_num_layers, layers)) * (block.used() + padding);
+}
+
+void StepBuffers::keep_activations(const std::vector<MicroBatch>& micro_batches) {
+  kept_.clear();
+  Arena room(static_cast<std::byte*>(kept_room_.data()), kept_room_.bytes());
+  for (int64_t l = layout_.layers() - 1; l >= 0; --l)
+    for (size_t m = micro_batches.size(); m-- > 0;) {
+      const int64_t tokens = micro_batches[m].batch.tokens();
+      Arena size;
+      make_layer_activations(config_, tokens, size);
+      if (size.used() > kept_room_.bytes() - room.used()) return;
+      kept_.push_back(make_layer_activations(config_, tokens, room));
+    }
+}
+
+LayerBuffers StepBuffers::layer(int64_t l, int m) const {
+  const int64_t back = (layout_.layers() - 1 - l) * micro_batches() + micro_batches() - 1 - m;
+  return back < kept_blocks() ? keeping(layer_, kept_[static_cast<size_t>(back)]) : layer_;
 }
 
 const std::vector<float>& StepBuffers::host_inverses(float inverse) {
@@ -148,6 +179,7 @@ void StepBuffers::begin_step(Exec& exec, const std::vector<MicroBatch>& micro_ba
       blocks.push_back({(l * options_.max_tokens_per_step + micro_batch.token_begin) * row,
                         micro_batch.batch.tokens() * row});
   residuals_->set_blocks(std::move(blocks));
+  keep_activations(micro_batches);
 }
 
 BlockStore::Lease StepBuffers::residual(int64_t l, int m, Access access, Stream& compute) {

@@ -41,8 +41,9 @@ class StepBuffers {
   /// Gives it all back; the compute stream must have passed. No-op when it is gone.
   void release();
 
-  /// Copies the batches to the device and cuts the residual store to them. `micro_batches` must
-  /// stay until the stream has passed.
+  /// Copies the batches to the device, cuts the residual store to them, and gives room for their
+  /// activations to as many blocks as it holds, from the last one back. `micro_batches` must stay
+  /// until the stream has passed.
   void begin_step(Exec& exec, const std::vector<MicroBatch>& micro_batches);
 
   /// Micro-batch m's residual stream as layer l's input (l = L: the last one's output).
@@ -50,13 +51,18 @@ class StepBuffers {
   void prefetch_residual(int64_t l, int m);
   int micro_batches() const { return static_cast<int>(batches_.size()); }
   const DeviceBatch& batch(int m) const { return batches_[static_cast<size_t>(m)]; }
+  /// Where block l computes micro-batch m when a backward follows: with room of its own for the
+  /// activations, which stay, or in what all share, which has no `middle`.
+  LayerBuffers layer(int64_t l, int m) const;
+  /// Pairs of block and micro-batch whose activations stay in this step.
+  int64_t kept_blocks() const { return std::ssize(kept_); }
 
   /// [head_rows()] times the same number, on the host, where it stays: what HeadBuffers'
   /// inverse_temperature is copied from.
   const std::vector<float>& host_inverses(float inverse);
 
   // Valid while committed.
-  const LayerBuffers& layer() const { return layer_; }
+  const LayerBuffers& layer() const { return layer_; }  // what all blocks share
   const LayerGradientBuffers& layer_gradients() const { return layer_gradients_; }
   const HeadBuffers& head() const { return head_; }
   Tensor rope() const { return rope_; }                        // [max_sequence_length, D] f32
@@ -70,6 +76,9 @@ class StepBuffers {
 
  private:
   void place(Arena& activations, Arena& gradients, Arena& workspace);
+  int64_t most_batches() const;  // micro-batches of a step
+  int64_t kept_bytes() const;
+  void keep_activations(const std::vector<MicroBatch>& micro_batches);
 
   const ActorOptions& options_;
   const ModelConfig& config_;
@@ -81,7 +90,7 @@ class StepBuffers {
   LayerBuffers layer_;
   LayerGradientBuffers layer_gradients_;
   HeadBuffers head_;
-  Tensor rope_, dx_, norms_, workspace_, uploads_;
+  Tensor rope_, dx_, norms_, workspace_, uploads_, kept_room_;
   std::byte* layer_sum_ = nullptr;
   std::byte* embed_sum_ = nullptr;
   std::byte* head_sum_ = nullptr;
@@ -90,7 +99,8 @@ class StepBuffers {
   Region working_;        // actor.workspace
   Region residual_home_;  // store.activations on the host when streamed, else actor.activations
   std::unique_ptr<BlockStore> residuals_;
-  std::vector<DeviceBatch> batches_;  // [micro-batches] of this step
+  std::vector<DeviceBatch> batches_;    // [micro-batches] of this step
+  std::vector<LayerActivations> kept_;  // in kept_room_, from the last block's last one back
 };
 
 }  // namespace miles

@@ -16,6 +16,7 @@ void write_down(CommandLine& line, const TrainSetup& setup) {
   line.resolve("--global-batch-size", std::to_string(config.batch.global_batch_size));
   line.resolve("--num-steps-per-rollout", std::to_string(config.batch.num_steps_per_rollout));
   line.resolve("--max-tokens-per-gpu", std::to_string(*config.max_tokens_per_gpu));
+  line.resolve("--recompute-num-layers", std::to_string(setup.actor.recompute_num_layers));
   line.resolve("--max-total-tokens", std::to_string(setup.engine.max_total_tokens));
   line.resolve("--max-running-requests", std::to_string(setup.engine.max_running_requests));
   line.resolve("--chunked-prefill-size", std::to_string(setup.engine.chunked_prefill_size));

@@ -95,6 +95,11 @@ void add_optimizer_flags(CommandLine& line, TrainConfig& config, BatchSizeFlags&
                  "tokens a micro-batch (default: chosen)")
       ->check(CLI::PositiveNumber)
       ->group(group);
+  app.add_option("--recompute-num-layers", config.recompute_num_layers,
+                 "the first N blocks are computed again in the backward, the others keep their "
+                 "activations (default: as few as the memory allows; see docs/architecture.md)")
+      ->check(CLI::NonNegativeNumber)
+      ->group(group);
   app.add_option("--log-probs-chunk-size", config.log_probs_chunk_size,
                  "rows of logits at a time; -1: chosen")
       ->group(group)

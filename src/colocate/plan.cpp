@@ -1,5 +1,7 @@
 #include "colocate/plan.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "base/units.h"
 
@@ -7,6 +9,8 @@ namespace miles {
 
 MemoryPlan plan_memory(const PlanInput& input) {
   MemoryPlan plan;
+  plan.blocks = input.layout.layers();
+  plan.recomputed_blocks = std::min(plan.blocks, input.actor.recompute_num_layers);
   const auto device = make_dry_device(input.device);
   Ledger ledger;
   const Memory memory{*device, ledger};
@@ -36,27 +40,70 @@ MemoryPlan plan_memory(const PlanInput& input) {
   return plan;
 }
 
+MemoryPlan plan_fewest_recomputed(PlanInput input, int64_t device_bytes) {
+  const auto plan_with = [&](int64_t recomputed) {
+    input.actor.recompute_num_layers = recomputed;
+    return plan_memory(input);
+  };
+  // The more are recomputed, the less is held: the least that fits is found by halving.
+  int64_t low = 0, high = input.layout.layers();
+  MemoryPlan best = plan_with(high);
+  while (low < high) {
+    const int64_t middle = low + (high - low) / 2;
+    MemoryPlan plan = plan_with(middle);
+    if (plan.device_peak <= device_bytes) {
+      best = std::move(plan);
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  return best;
+}
+
 namespace {
 
-void check_place(Place place, int64_t need, const PlaceUsage& at_peak, int64_t budget) {
-  if (need <= budget) return;
-  const bool device = place == Place::device;
+struct Need {
+  Place place = Place::device;
+  int64_t bytes = 0;
+  const PlaceUsage& at_peak;
+  std::string advice;  // what to change beside the budget
+};
+
+void check_place(const Need& need, int64_t budget) {
+  if (need.bytes <= budget) return;
   fail(ErrorCode::budget,
        "does not fit: the run needs {} ({} bytes) of {} memory, the budget is {} ({} bytes); "
-       "largest: "
-       "{}. Raise {} to {}, or lower {}",
-       format_bytes(need), need, name_of(place), format_bytes(budget), budget,
-       largest_tags(at_peak), device ? "--gpu-memory-budget" : "--host-memory-budget", need,
-       device ? "--max-tokens-per-gpu, --max-total-tokens or --max-running-requests; --colocate "
-                "--colocate-memory-peak-device gpu keeps least on the device"
-              : "--global-batch-size or --rollout-max-response-len");
+       "largest: {}. Raise {} to {}, {}",
+       format_bytes(need.bytes), need.bytes, name_of(need.place), format_bytes(budget), budget,
+       largest_tags(need.at_peak),
+       need.place == Place::device ? "--gpu-memory-budget" : "--host-memory-budget", need.bytes,
+       need.advice);
 }
 
 }  // namespace
 
+std::string recompute_advice(const MemoryPlan& plan) {
+  if (plan.recomputed_blocks == plan.blocks) return "";
+  return fmt::format(
+      "raise --recompute-num-layers (it is {}, and {} blocks of {} keep their activations), ",
+      plan.recomputed_blocks, plan.blocks - plan.recomputed_blocks, plan.blocks);
+}
+
 void check_fits(const MemoryPlan& plan, const MemoryBudget& budget) {
-  check_place(Place::device, plan.device_peak, plan.device_at_peak, budget.device_bytes);
-  check_place(Place::host, plan.host_peak, plan.host_at_peak, budget.host_bytes);
+  check_place({.place = Place::device,
+               .bytes = plan.device_peak,
+               .at_peak = plan.device_at_peak,
+               .advice = recompute_advice(plan) +
+                         "or lower --max-tokens-per-gpu, --max-total-tokens or "
+                         "--max-running-requests; --colocate --colocate-memory-peak-device gpu "
+                         "keeps least on the device"},
+              budget.device_bytes);
+  check_place({.place = Place::host,
+               .bytes = plan.host_peak,
+               .at_peak = plan.host_at_peak,
+               .advice = "or lower --global-batch-size or --rollout-max-response-len"},
+              budget.host_bytes);
 }
 
 }  // namespace miles

@@ -24,11 +24,20 @@ struct MemoryPlan {
   std::vector<HandoffEvent> events;  // of the start and of one whole turn
   int64_t device_peak = 0;           // bytes
   int64_t host_peak = 0;             // bytes
-  PlaceUsage device_at_peak;  // tags of the event with the device's peak, as that event ended
-  PlaceUsage host_at_peak;    // the same for the host
+  PlaceUsage device_at_peak;      // tags of the event with the device's peak, as that event ended
+  PlaceUsage host_at_peak;        // the same for the host
+  int64_t recomputed_blocks = 0;  // at a step of the largest size: ActorOptions' number, or all
+  int64_t blocks = 0;             // of the model
 };
 
 MemoryPlan plan_memory(const PlanInput& input);
+
+/// The plan that recomputes the fewest blocks, whatever the input's actor says, and takes at most
+/// `device_bytes` of the device; where none does, the one that recomputes all.
+MemoryPlan plan_fewest_recomputed(PlanInput input, int64_t device_bytes);
+
+/// "raise --recompute-num-layers …, ", for messages; empty when all blocks are recomputed.
+std::string recompute_advice(const MemoryPlan& plan);
 
 /// Throws Error{budget} naming need, budget, what takes most, and what to change.
 void check_fits(const MemoryPlan& plan, const MemoryBudget& budget);

@@ -51,11 +51,68 @@ LayerBuffers make_layer_buffers(const ModelConfig& config, int64_t tokens, Layer
   return buffers;
 }
 
+LayerActivations make_layer_activations(const ModelConfig& config, int64_t tokens, Arena& arena) {
+  const DType dtype = config.dtype;
+  return {
+      .qkv = arena.allocate(dtype, {tokens, config.qkv_size()}),
+      .attended = arena.allocate(dtype, {tokens, config.num_attention_heads, config.head_dim}),
+      .lse = arena.allocate(DType::f32, {tokens, config.num_attention_heads}),
+      .middle = arena.allocate(dtype, {tokens, config.hidden_size}),
+      .gate_up = arena.allocate(dtype, {tokens, 2 * config.intermediate_size}),
+  };
+}
+
+LayerBuffers keeping(LayerBuffers buffers, const LayerActivations& activations) {
+  buffers.qkv = activations.qkv;
+  buffers.attended = activations.attended;
+  buffers.lse = activations.lse;
+  buffers.middle = activations.middle;
+  buffers.gate_up = activations.gate_up;
+  return buffers;
+}
+
 namespace {
 
 /// The first `count` rows, or nothing of nothing.
 Tensor first_rows(const Tensor& tensor, int64_t count) {
   return tensor ? tensor.rows(0, count) : Tensor{};
+}
+
+/// x += delta, if given; normed = norm(x)
+void norm_input(Exec& exec, const LayerContext& context, const Residual& residual) {
+  const int64_t n = residual.x.dim(0);
+  rms_norm(exec, {.x = residual.x,
+                  .delta = residual.delta,
+                  .w = context.weights.input_norm,
+                  .y = context.buffers.normed.rows(0, n),
+                  .rstd = first_rows(context.buffers.rstd, n),
+                  .eps = static_cast<float>(context.config.rms_norm_eps)});
+}
+
+/// From qkv to q and the pools.
+void split_heads(Exec& exec, const LayerContext& context) {
+  const int64_t n = context.batch.ids.dim(0);
+  qkv_split(exec, {.qkv = context.buffers.qkv.rows(0, n),
+                   .q_norm = context.weights.q_norm,
+                   .k_norm = context.weights.k_norm,
+                   .positions = context.batch.positions,
+                   .rope = context.rope,
+                   .slots = context.batch.slots,
+                   .q = context.buffers.q.rows(0, n),
+                   .k_pool = context.k_pool,
+                   .v_pool = context.v_pool,
+                   .eps = static_cast<float>(context.config.rms_norm_eps)});
+}
+
+/// x += delta, if given; post_normed = norm(x)
+void norm_middle(Exec& exec, const LayerContext& context, Tensor x, Tensor delta) {
+  const int64_t n = x.dim(0);
+  rms_norm(exec, {.x = x,
+                  .delta = delta,
+                  .w = context.weights.post_norm,
+                  .y = context.buffers.post_normed.rows(0, n),
+                  .rstd = first_rows(context.buffers.post_rstd, n),
+                  .eps = static_cast<float>(context.config.rms_norm_eps)});
 }
 
 }  // namespace
@@ -67,31 +124,13 @@ void forward_attention(Exec& exec, const LayerContext& context, const Residual& 
   const DeviceBatch& batch = context.batch;
   const Tensor& x = residual.x;
   const int64_t n = x.dim(0);
-  const auto eps = static_cast<float>(config.rms_norm_eps);
-  const Tensor normed = buffers.normed.rows(0, n);
-  const Tensor qkv = buffers.qkv.rows(0, n);
-  const Tensor q = buffers.q.rows(0, n);
   const Tensor attended = buffers.attended.rows(0, n);
   const Tensor projected = buffers.projected.rows(0, n);
 
-  rms_norm(exec, {.x = x,
-                  .delta = residual.delta,
-                  .w = weights.input_norm,
-                  .y = normed,
-                  .rstd = first_rows(buffers.rstd, n),
-                  .eps = eps});
-  linear(exec, {.x = normed, .w = weights.qkv, .y = qkv});
-  qkv_split(exec, {.qkv = qkv,
-                   .q_norm = weights.q_norm,
-                   .k_norm = weights.k_norm,
-                   .positions = batch.positions,
-                   .rope = context.rope,
-                   .slots = batch.slots,
-                   .q = q,
-                   .k_pool = context.k_pool,
-                   .v_pool = context.v_pool,
-                   .eps = eps});
-  attention(exec, {.q = q,
+  norm_input(exec, context, residual);
+  linear(exec, {.x = buffers.normed.rows(0, n), .w = weights.qkv, .y = buffers.qkv.rows(0, n)});
+  split_heads(exec, context);
+  attention(exec, {.q = buffers.q.rows(0, n),
                    .k_pool = context.k_pool,
                    .v_pool = context.v_pool,
                    .query_begin = batch.query_begin,
@@ -103,36 +142,39 @@ void forward_attention(Exec& exec, const LayerContext& context, const Residual& 
                    .out = attended,
                    .lse = first_rows(buffers.lse, n)});
   linear(exec, {.x = attended.reshape({n, config.q_size()}), .w = weights.o, .y = projected});
-  rms_norm(exec, {.x = x,
-                  .delta = projected,
-                  .w = weights.post_norm,
-                  .y = buffers.post_normed.rows(0, n),
-                  .rstd = first_rows(buffers.post_rstd, n),
-                  .eps = eps});
+  norm_middle(exec, context, x, projected);
 }
 
-void forward_mlp_inner(Exec& exec, const LayerContext& context) {
+void forward_gate_up(Exec& exec, const LayerContext& context) {
   const int64_t n = context.batch.ids.dim(0);
-  const Tensor gate_up = context.buffers.gate_up.rows(0, n);
-  linear(exec,
-         {.x = context.buffers.post_normed.rows(0, n), .w = context.weights.gate_up, .y = gate_up});
-  swiglu(exec, {.gate_up = gate_up, .y = context.buffers.activated.rows(0, n)});
+  linear(exec, {.x = context.buffers.post_normed.rows(0, n),
+                .w = context.weights.gate_up,
+                .y = context.buffers.gate_up.rows(0, n)});
 }
 
 Residual forward_layer(Exec& exec, const LayerContext& context, const Residual& residual) {
-  const int64_t n = residual.x.dim(0);
+  const Tensor& x = residual.x;
+  const int64_t n = x.dim(0);
   forward_attention(exec, context, residual);
-  forward_mlp_inner(exec, context);
+  if (context.buffers.middle) exec.stream.copy(context.buffers.middle.data(), x.data(), x.bytes());
+  forward_gate_up(exec, context);
+  const Tensor activated = context.buffers.activated.rows(0, n);
   const Tensor projected = context.buffers.projected.rows(0, n);
-  linear(exec,
-         {.x = context.buffers.activated.rows(0, n), .w = context.weights.down, .y = projected});
-  return {.x = residual.x, .delta = projected};
+  swiglu(exec, {.gate_up = context.buffers.gate_up.rows(0, n), .y = activated});
+  linear(exec, {.x = activated, .w = context.weights.down, .y = projected});
+  return {.x = x, .delta = projected};
 }
 
 Tensor settle(Exec& exec, const Residual& residual) {
   const Shape flat = {residual.x.elements()};
   if (residual.delta) add(exec, {.x = residual.x.reshape(flat), .y = residual.delta.reshape(flat)});
   return residual.x;
+}
+
+void restore_layer(Exec& exec, const LayerContext& context, Tensor x) {
+  norm_input(exec, context, {.x = x});
+  split_heads(exec, context);
+  norm_middle(exec, context, context.buffers.middle.rows(0, x.dim(0)), {});
 }
 
 }  // namespace miles

@@ -19,7 +19,6 @@ LayerGradientBuffers make_layer_gradient_buffers(const ModelConfig& config, int6
   buffers.x = arena.allocate(dtype, {tokens, config.hidden_size});
   buffers.k = arena.allocate(dtype, kv_heads);
   buffers.v = arena.allocate(dtype, kv_heads);
-  buffers.activated = arena.allocate(dtype, {tokens, config.intermediate_size});
   buffers.normed = arena.allocate(dtype, {tokens, config.hidden_size});
   buffers.attended = arena.allocate(dtype, heads);
   buffers.q = arena.allocate(dtype, heads);
@@ -36,15 +35,15 @@ void backward_mlp(Exec& exec, const LayerBackwardArgs& args, Tensor x_middle) {
   const LayerContext& context = args.context;
   const int64_t n = args.dx.dim(0);
   const Tensor activated = context.buffers.activated.rows(0, n);
-  const Tensor d_activated = args.buffers.activated.rows(0, n);
   const Tensor gate_up = context.buffers.gate_up.rows(0, n);
   const Tensor d_normed = args.buffers.normed.rows(0, n);
 
+  // `activated` takes its own gradient first; the nonlinearity turns that into its value.
+  linear_backward_input(exec, {.dy = args.dx, .w = context.weights.down, .dx = activated});
+  swiglu_backward(exec, {.dy = activated, .gate_up = gate_up, .dgate_up = gate_up, .y = activated});
   linear_backward_weight(
       exec,
       {.dy = args.dx, .x = activated, .dw = args.gradients.down, .accumulate = args.matrices});
-  linear_backward_input(exec, {.dy = args.dx, .w = context.weights.down, .dx = d_activated});
-  swiglu_backward(exec, {.dy = d_activated, .gate_up = gate_up, .dgate_up = gate_up});
   linear_backward_weight(exec, {.dy = gate_up,
                                 .x = context.buffers.post_normed.rows(0, n),
                                 .dw = args.gradients.gate_up,
@@ -117,15 +116,20 @@ void backward_attention(Exec& exec, const LayerBackwardArgs& args) {
 }  // namespace
 
 void backward_layer(Exec& exec, const LayerBackwardArgs& args) {
+  LayerContext forward = args.context;
+  forward.k_pool = args.buffers.k;
+  forward.v_pool = args.buffers.v;
   const int64_t n = args.dx.dim(0);
-  const Tensor x = args.buffers.x.rows(0, n);
-  exec.stream.copy(x.data(), args.x_in.data(), x.bytes());
-  LayerContext recompute = args.context;
-  recompute.k_pool = args.buffers.k;
-  recompute.v_pool = args.buffers.v;
-  forward_attention(exec, recompute, {.x = x});
-  forward_mlp_inner(exec, recompute);
-  backward_mlp(exec, args, x);
+  const Tensor kept = args.context.buffers.middle;
+  const Tensor middle = (kept ? kept : args.buffers.x).rows(0, n);
+  if (kept) {
+    restore_layer(exec, forward, args.x_in);
+  } else {
+    exec.stream.copy(middle.data(), args.x_in.data(), middle.bytes());
+    forward_attention(exec, forward, {.x = middle});
+    forward_gate_up(exec, forward);
+  }
+  backward_mlp(exec, args, middle);
   backward_attention(exec, args);
 }
 

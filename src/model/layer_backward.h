@@ -1,5 +1,6 @@
-// One transformer block, backward, by hand: its forward is recomputed from the block's input, then
-// each op's gradient runs in reverse. What it needs is a table (LayerGradientBuffers), not a tape.
+// One transformer block, backward, by hand: what its forward computed is kept or recomputed from
+// the block's input, then each op's gradient runs in reverse. What it needs is a table
+// (LayerGradientBuffers), not a tape.
 #pragma once
 
 #include "model/layer.h"
@@ -9,23 +10,25 @@ namespace miles {
 
 /// Room for gradients of what a block computes on the way, N tokens.
 struct LayerGradientBuffers {
-  Tensor x;          // [N, H] T: the block's input, then its middle (recomputed residual stream)
-  Tensor k;          // [N, Hkv, D] T: keys, packed
-  Tensor v;          // [N, Hkv, D] T
-  Tensor activated;  // [N, F] T: gradient of the MLP's inner activation
-  Tensor normed;     // [N, H] T: gradient of either norm's output
-  Tensor attended;   // [N, Hq, D] T
-  Tensor q;          // [N, Hq, D] T
-  Tensor dk;         // [N, Hkv, D] T
-  Tensor dv;         // [N, Hkv, D] T
-  Tensor qkv;        // [N, (Hq + 2·Hkv)·D] T
+  Tensor x;         // [N, H] T: a recomputed block's input, then its middle
+  Tensor k;         // [N, Hkv, D] T: keys, packed
+  Tensor v;         // [N, Hkv, D] T
+  Tensor normed;    // [N, H] T: gradient of either norm's output
+  Tensor attended;  // [N, Hq, D] T
+  Tensor q;         // [N, Hq, D] T
+  Tensor dk;        // [N, Hkv, D] T
+  Tensor dv;        // [N, Hkv, D] T
+  Tensor qkv;       // [N, (Hq + 2·Hkv)·D] T
 };
 
 LayerGradientBuffers make_layer_gradient_buffers(const ModelConfig& config, int64_t tokens,
                                                  Arena& arena);
 
 struct LayerBackwardArgs {
-  LayerContext context;                 // k_pool and v_pool are ignored: packed buffers are used
+  /// k_pool and v_pool are ignored: packed buffers are used. Where its buffers have a middle, their
+  /// LayerActivations are the forward's (gate_up is overwritten by its gradient); else the whole
+  /// forward is recomputed, the same bits.
+  LayerContext context;
   const LayerGradientBuffers& buffers;  // for at least the batch's tokens
   const LayerWeights& gradients;        // f32 views, accumulated
   Tensor x_in;                          // [N, H] T: what the forward was given; not changed

@@ -17,6 +17,7 @@ void swiglu_backward(Exec& exec, const SwigluBackwardArgs& args) {
   const Shape both = {args.dy.dim(0), 2 * args.dy.dim(1)};
   check_tensor({op, "gate_up", args.gate_up}, args.dy.dtype(), both);
   check_tensor({op, "dgate_up", args.dgate_up}, args.dy.dtype(), both);
+  check_tensor({op, "y", args.y}, args.dy.dtype(), args.dy.shape());
   kernels(exec.device.kind()).swiglu_backward(exec, args);
 }
 

@@ -14,10 +14,12 @@ struct SwigluArgs {
 };
 void swiglu(Exec& exec, const SwigluArgs& args);
 
+/// Gives the forward's y once more, to the bit, so that nobody needs to keep it.
 struct SwigluBackwardArgs {
   Tensor dy;        // [N, F] T
   Tensor gate_up;   // [N, 2F] T
   Tensor dgate_up;  // [N, 2F] T, overwritten; may be gate_up itself
+  Tensor y;         // [N, F] T, overwritten; may be dy itself
 };
 void swiglu_backward(Exec& exec, const SwigluBackwardArgs& args);
 

@@ -137,6 +137,7 @@ struct TrainConfig {
   CheckpointConfig checkpoint;
   std::optional<int64_t>
       max_tokens_per_gpu;  // --max-tokens-per-gpu; none: chosen, printed, and written down
+  std::optional<int64_t> recompute_num_layers;  // --recompute-num-layers, blocks; none: chosen
   int64_t log_probs_chunk_size = -1;  // --log-probs-chunk-size, rows of logits; -1: chosen
   std::string run_dir;                // --run-dir
   std::optional<int64_t> debug_exit_after_rollout;  // --debug-exit-after-rollout

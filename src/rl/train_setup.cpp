@@ -76,12 +76,14 @@ int64_t resolve_num_rollout(const TrainConfig& config, const DataSource& data) {
   return per_epoch * *config.num_epoch;
 }
 
+ActorPlacement placement_of(const HandoffOptions& handoff) {
+  if (!handoff.offload_train) return ActorPlacement::resident;
+  return handoff.peak_device == PeakDevice::gpu ? ActorPlacement::streamed : ActorPlacement::loaded;
+}
+
 ActorOptions actor_options(TrainConfig& config, const ModelConfig& model, int64_t num_rollout) {
-  const HandoffOptions& handoff = config.colocate.handoff;
   ActorOptions options;
-  options.placement = !handoff.offload_train                   ? ActorPlacement::resident
-                      : handoff.peak_device == PeakDevice::gpu ? ActorPlacement::streamed
-                                                               : ActorPlacement::loaded;
+  options.placement = placement_of(config.colocate.handoff);
   options.max_sequence_length = max_sample_length(config, model);
   options.max_sequences_per_step = config.batch.global_batch_size;
   options.max_tokens_per_step = options.max_sequence_length * config.batch.global_batch_size;
@@ -96,6 +98,14 @@ ActorOptions actor_options(TrainConfig& config, const ModelConfig& model, int64_
          "--rollout-max-response-len",
          *config.max_tokens_per_gpu, options.max_sequence_length);
   options.max_tokens_per_gpu = std::min(*config.max_tokens_per_gpu, options.max_tokens_per_step);
+  if (config.recompute_num_layers) {
+    if (*config.recompute_num_layers > model.num_hidden_layers)
+      fail(ErrorCode::flags,
+           "--recompute-num-layers {}: the model has {} blocks; pass 0 (keep all activations) to "
+           "{} (keep none), or leave it out",
+           *config.recompute_num_layers, model.num_hidden_layers, model.num_hidden_layers);
+    options.recompute_num_layers = *config.recompute_num_layers;
+  }
   options.log_probs_chunk_size = std::max<int64_t>(0, config.log_probs_chunk_size);
   options.with_reference = config.algorithm.needs_reference();
   const OptimizerConfig& optimizer = config.optimizer;
@@ -174,19 +184,41 @@ MemoryBudget resolve_budget(const DeviceConfig& config, const Device& device) {
           .host_bytes = config.host_memory_budget.value_or(host_capacity_bytes())};
 }
 
+namespace {
+
+/// What is there for the device's side of a plan, bytes: with the CPU the host's side comes first.
+int64_t there_is(const MemoryPlan& plan, const Device& device) {
+  const int64_t host = device.kind() == DeviceKind::cpu ? plan.host_peak : 0;
+  return device.capacity_bytes() - device.foreign_bytes() - host;
+}
+
+}  // namespace
+
+int64_t room_for_activations(const TrainConfig& config, const MemoryPlan& least,
+                             const MemoryBudget& budget, const Device& device) {
+  const bool fills = device.kind() == DeviceKind::cuda &&
+                     placement_of(config.colocate.handoff) != ActorPlacement::streamed;
+  int64_t room = 0;
+  if (config.device.gpu_memory_budget)
+    room = budget.device_bytes;
+  else if (fills)
+    room = budget.device_bytes / 10 * 9;
+  return std::max(least.device_peak, std::min(room, there_is(least, device)));
+}
+
 void check_device_has(const MemoryPlan& plan, const Device& device) {
-  const int64_t capacity = device.capacity_bytes(), foreign = device.foreign_bytes();
-  if (device.kind() == DeviceKind::cpu && plan.device_peak + plan.host_peak > capacity)
+  if (plan.device_peak <= there_is(plan, device)) return;
+  const std::string need = format_bytes(plan.device_peak), advice = recompute_advice(plan),
+                    capacity = format_bytes(device.capacity_bytes());
+  if (device.kind() == DeviceKind::cpu)
     fail(ErrorCode::budget,
-         "does not fit: with --device cpu both memories are the machine's: {} and {} of {}; make "
+         "does not fit: with --device cpu both memories are the machine's: {} and {} of {}; {}make "
          "the job smaller",
-         format_bytes(plan.device_peak), format_bytes(plan.host_peak), format_bytes(capacity));
-  if (plan.device_peak > capacity - foreign)
-    fail(ErrorCode::budget,
-         "does not fit: the run needs {} of device memory, but of the {} of {} the driver, "
-         "libraries and other processes hold {}; end those, or make the job smaller",
-         format_bytes(plan.device_peak), format_bytes(capacity), device.name(),
-         format_bytes(foreign));
+         need, format_bytes(plan.host_peak), capacity, advice);
+  fail(ErrorCode::budget,
+       "does not fit: the run needs {} of device memory, but of the {} of {} the driver, libraries "
+       "and other processes hold {}; end those, {}or make the job smaller",
+       need, capacity, device.name(), format_bytes(device.foreign_bytes()), advice);
 }
 
 std::vector<EvalSet> load_eval_sets(const TrainConfig& config) {
@@ -237,21 +269,26 @@ TrainSetup prepare_training(TrainConfig config) {
   for (EvalSet& set : eval_sets) keep_fitting_prompts(set.source, tokenizer, max_prompt);
 
   const int64_t num_rollout = resolve_num_rollout(config, data);
-  const ActorOptions actor = actor_options(config, model.config(), num_rollout);
+  ActorOptions actor = actor_options(config, model.config(), num_rollout);
   const EngineOptions engine = engine_options(config, model.config(), eval_sets, device->kind());
   const MemoryBudget budget = resolve_budget(config.device, *device);
-  MemoryPlan plan = plan_memory({.device = *device,
-                                 .config = model.config(),
-                                 .layout = layout,
-                                 .actor = actor,
-                                 .engine = engine,
-                                 .handoff = config.colocate.handoff,
-                                 .saves = !config.checkpoint.save.empty()});
-  log::info("memory plan: device {} of {}, host {} of {}", format_bytes(plan.device_peak),
-            format_bytes(budget.device_bytes), format_bytes(plan.host_peak),
-            format_bytes(budget.host_bytes));
+  const PlanInput input{.device = *device,
+                        .config = model.config(),
+                        .layout = layout,
+                        .actor = actor,
+                        .engine = engine,
+                        .handoff = config.colocate.handoff,
+                        .saves = !config.checkpoint.save.empty()};
+  MemoryPlan plan = plan_memory(input);
   check_fits(plan, budget);
   check_device_has(plan, *device);
+  if (!config.recompute_num_layers)  // what has just been checked keeps none
+    plan = plan_fewest_recomputed(input, room_for_activations(config, plan, budget, *device));
+  actor.recompute_num_layers = plan.recomputed_blocks;
+  log::info("memory plan: device {} of {}, host {} of {}; {} of {} blocks are recomputed",
+            format_bytes(plan.device_peak), format_bytes(budget.device_bytes),
+            format_bytes(plan.host_peak), format_bytes(budget.host_bytes), plan.recomputed_blocks,
+            plan.blocks);
   return {.config = std::move(config),
           .model = std::move(model),
           .layout = std::move(layout),

@@ -117,6 +117,30 @@ TEST_P(ActorMemory, ARehearsalBooksWhatTheRealThingTakes) {
   EXPECT_EQ(rig_.ledger.usage(Place::host).event_peak, host_peak);
 }
 
+TEST_P(ActorMemory, KeptActivationsAreInTheRehearsalAndLeaveWithTheRest) {
+  int64_t before = 0;  // the peak with one block fewer
+  for (int64_t recomputed = rig_.layout.layers(); recomputed >= 0; --recomputed) {
+    ActorOptions options = actor_options(GetParam());
+    options.recompute_num_layers = recomputed;
+    ActorRig rig(deep_config(DType::bf16), options);
+    rig.actor.onload();
+    const Tags onloaded = rig.device_tags();
+    rig.actor.rehearse_train();
+    const int64_t rehearsed = rig.ledger.usage(Place::device).peak;
+    const int64_t host = rig.ledger.usage(Place::host).peak;
+    rig.actor.clear_memory();
+    EXPECT_FALSE(train(rig).skipped);
+    EXPECT_EQ(rig.ledger.usage(Place::device).peak, rehearsed);
+    EXPECT_EQ(rig.ledger.usage(Place::host).peak, host) << "activations stay on the device";
+    rig.actor.clear_memory();
+    EXPECT_EQ(rig.device_tags(), onloaded);
+    if (!test::on_cuda()) {  // whose pages are larger than a block
+      EXPECT_GT(rehearsed, before);
+    }
+    before = rehearsed;
+  }
+}
+
 TEST_P(ActorMemory, ABudgetThatIsTooSmallIsRefusedAndNothingIsLost) {
   const ModelConfig config = deep_config(DType::f32);
   const ParamLayout layout(config);

@@ -1,4 +1,5 @@
-// Where the trainer keeps its state changes no bit of what it computes.
+// Where the trainer keeps its state, and which activations it keeps, changes no bit of what it
+// computes.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -24,6 +25,7 @@ struct Trace {
   std::vector<double> losses;                              // loss, pg, kl, entropy of each step
   std::vector<double> grad_norms;
   std::vector<int> micro_batches;
+  std::vector<int64_t> kept_blocks;  // alone not compared
   std::vector<std::byte> weights;
   std::string state;  // the checkpoint
 };
@@ -59,6 +61,7 @@ Trace run(const ModelConfig& config, const ActorOptions& options, Between betwee
         trace.losses.push_back(value);
       trace.grad_norms.push_back(result.grad_norm);
       trace.micro_batches.push_back(result.micro_batches);
+      trace.kept_blocks.push_back(result.kept_blocks);
     }
   }
   trace.weights = rig.weights();
@@ -109,6 +112,26 @@ TEST_P(Placement, LeavingTheDeviceBetweenStepsChangesNoBit) {
   }
 }
 
+TEST_P(Placement, KeepingActivationsChangesNoBit) {
+  const Trace expected = run(config(), actor_options(ActorPlacement::resident), Between::nothing);
+  const int64_t blocks = config().num_hidden_layers;
+  for (const int64_t kept : expected.kept_blocks) EXPECT_EQ(kept, 0);
+  for (const ActorPlacement placement : kPlacements) {
+    for (int64_t recomputed = 0; recomputed <= blocks; ++recomputed) {
+      SCOPED_TRACE(test::name_of(placement) + ", recomputed " + std::to_string(recomputed));
+      ActorOptions options = actor_options(placement);
+      options.recompute_num_layers = recomputed;
+      const Trace got = run(config(), options, Between::clear);
+      expect_equal(got, expected);
+      for (size_t step = 0; step < got.kept_blocks.size(); ++step) {
+        const int64_t all = blocks * got.micro_batches[step];
+        EXPECT_GE(got.kept_blocks[step], (blocks - recomputed) * got.micro_batches[step]);
+        EXPECT_LE(got.kept_blocks[step], recomputed == blocks ? 0 : all);
+      }
+    }
+  }
+}
+
 TEST_P(Placement, AnotherSplitOfTheStepAgreesToRounding) {
   const ActorOptions options = actor_options(ActorPlacement::loaded);
   ActorOptions other = options;
@@ -134,6 +157,41 @@ INSTANTIATE_TEST_SUITE_P(Models, Placement,
                            return std::string(info.param.dtype == DType::f32 ? "f32" : "bf16") +
                                   (info.param.tied ? "_tied" : "_untied");
                          });
+
+/// Samples of these lengths, in tokens.
+std::vector<TrainSample> samples_of(std::span<const size_t> lengths) {
+  std::vector<TrainSample> samples;
+  for (const size_t length : lengths)
+    samples.push_back({.tokens = std::vector<int32_t>(length, 5),
+                       .response_length = 3,
+                       .loss_mask = {1, 1, 1},
+                       .old_log_probs = {-5, -5, -5},
+                       .ref_log_probs = {},
+                       .advantages = {1, 1, 1}});
+  return samples;
+}
+
+TEST(KeptActivations, OfTheLargestStepAreAsManyAsWasSaidHoweverItIsPacked) {
+  // Up to 400 tokens in 12 samples: the most micro-batches that can be, the fewest, and ten.
+  const std::vector<std::vector<size_t>> steps = {std::vector<size_t>(12, 33),
+                                                  {48, 48, 48, 48, 48, 48, 48, 48, 16},
+                                                  std::vector<size_t>(10, 40)};
+  for (const ActorPlacement placement : kPlacements) {
+    ActorOptions options = actor_options(placement);
+    options.recompute_num_layers = 1;
+    ActorRig rig(deep_config(DType::bf16), options);
+    rig.actor.onload();
+    for (const std::vector<size_t>& lengths : steps) {
+      const StepResult whole = rig.actor.train_step(samples_of(lengths), {});
+      EXPECT_GE(whole.kept_blocks, int64_t{3} * whole.micro_batches);
+      EXPECT_LT(whole.kept_blocks, int64_t{4} * whole.micro_batches);
+      // The same memory holds all of half a step.
+      const StepResult half =
+          rig.actor.train_step(samples_of(std::span(lengths).first(lengths.size() / 2)), {});
+      EXPECT_EQ(half.kept_blocks, int64_t{4} * half.micro_batches);
+    }
+  }
+}
 
 TEST(PlacementOfTheReference, StaysWhatItWasWhileTheActorLearns) {
   for (const ActorPlacement placement : kPlacements) {

@@ -39,6 +39,22 @@ class Plan : public testing::TestWithParam<Sharing> {
     device_peak_ = rig.ledger.usage(Place::device).peak;
     host_peak_ = rig.ledger.usage(Place::host).peak;
   }
+  void expect_every_event() {
+    const MemoryPlan planned = plan();
+    run(1);
+    EXPECT_EQ(planned.device_peak, device_peak_);
+    EXPECT_EQ(planned.host_peak, host_peak_);
+    ASSERT_EQ(planned.events.size(), events_.size());
+    for (size_t i = 0; i < events_.size(); ++i) {
+      const HandoffEvent &expected = planned.events[i], &got = events_[i];
+      SCOPED_TRACE(expected.name);
+      EXPECT_EQ(got.name, expected.name);
+      EXPECT_EQ(got.device.by_tag, expected.device.by_tag);
+      EXPECT_EQ(got.host.by_tag, expected.host.by_tag);
+      EXPECT_EQ(got.device.event_peak, expected.device.event_peak);
+      EXPECT_EQ(got.host.event_peak, expected.host.event_peak);
+    }
+  }
 
   ColocateRig::Setup setup_;
   std::vector<HandoffEvent> events_;
@@ -54,17 +70,14 @@ TEST_P(Plan, PeaksAreThoseOfARunToTheByte) {
 }
 
 TEST_P(Plan, EveryEventIsThatOfARun) {
-  const MemoryPlan planned = plan();
-  run(1);
-  ASSERT_EQ(planned.events.size(), events_.size());
-  for (size_t i = 0; i < events_.size(); ++i) {
-    const HandoffEvent &expected = planned.events[i], &got = events_[i];
-    SCOPED_TRACE(expected.name);
-    EXPECT_EQ(got.name, expected.name);
-    EXPECT_EQ(got.device.by_tag, expected.device.by_tag);
-    EXPECT_EQ(got.host.by_tag, expected.host.by_tag);
-    EXPECT_EQ(got.device.event_peak, expected.device.event_peak);
-    EXPECT_EQ(got.host.event_peak, expected.host.event_peak);
+  expect_every_event();
+}
+
+TEST_P(Plan, EveryEventIsThatOfARunThatKeepsActivations) {
+  for (const int64_t recomputed : {3, 0}) {
+    SCOPED_TRACE(recomputed);
+    setup_.actor.recompute_num_layers = recomputed;
+    expect_every_event();
   }
 }
 
@@ -105,6 +118,55 @@ TEST_P(Plan, ABudgetOfExactlyThePlanIsEnoughAndAByteLessIsNot) {
   if (planned.host_peak > 0) refused({.host_bytes = planned.host_peak - 1}, "--host-memory-budget");
 }
 
+TEST_P(Plan, RecomputesAsFewBlocksAsTheRoomAllows) {
+  const int64_t blocks = setup_.config.num_hidden_layers;
+  std::vector<int64_t> peaks;  // [blocks + 1] by recomputed blocks
+  for (int64_t recomputed = 0; recomputed <= blocks; ++recomputed) {
+    setup_.actor.recompute_num_layers = recomputed;
+    peaks.push_back(plan().device_peak);
+    EXPECT_LE(peaks.back(), peaks.front());
+  }
+  if (!test::on_cuda()) {  // whose pages are larger than a block
+    EXPECT_GT(peaks.front(), peaks.back());
+  }
+  const ParamLayout layout(setup_.config);
+  const auto device = test::make_test_device();
+  for (const int64_t peak : peaks)
+    for (const int64_t room : {peak, peak - 1}) {
+      const auto fits = std::find_if(peaks.begin(), peaks.end() - 1,
+                                     [&](int64_t other) { return other <= room; });
+      const MemoryPlan chosen = plan_fewest_recomputed({.device = *device,
+                                                        .config = setup_.config,
+                                                        .layout = layout,
+                                                        .actor = setup_.actor,
+                                                        .engine = setup_.engine,
+                                                        .handoff = setup_.handoff},
+                                                       room);
+      EXPECT_EQ(chosen.recomputed_blocks, fits - peaks.begin());
+      EXPECT_EQ(chosen.device_peak, peaks[static_cast<size_t>(chosen.recomputed_blocks)]);
+      EXPECT_EQ(chosen.blocks, blocks);
+    }
+}
+
+TEST_P(Plan, ARefusalNamesRecomputingWhereItWouldHelp) {
+  const auto says = [&](int64_t recomputed) {
+    setup_.actor.recompute_num_layers = recomputed;
+    const MemoryPlan planned = plan();
+    try {
+      check_fits(planned, {.device_bytes = planned.device_peak - 1});
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::budget);
+      return std::string(error.what());
+    }
+    return std::string("accepted");
+  };
+  EXPECT_NE(says(1).find("raise --recompute-num-layers (it is 1, and 3 blocks of 4"),
+            std::string::npos)
+      << says(1);
+  EXPECT_EQ(says(4).find("--recompute-num-layers"), std::string::npos) << says(4);
+  EXPECT_NE(says(4).find("--gpu-memory-budget"), std::string::npos) << says(4);
+}
+
 INSTANTIATE_TEST_SUITE_P(All, Plan, testing::ValuesIn(sharings()),
                          [](const auto& info) { return info.param.name; });
 
@@ -113,23 +175,30 @@ TEST(PlanOfAModel, NeedsNoneOfItsMemory) {
   const ModelConfig config = find_preset("qwen3-32b").value();
   const ParamLayout layout(config);
   const auto device = test::make_test_device();
-  const MemoryPlan plan = plan_memory(
-      {.device = *device,
-       .config = config,
-       .layout = layout,
-       .actor = {.placement = ActorPlacement::streamed,
-                 .max_tokens_per_gpu = 4096,
-                 .max_tokens_per_step = 1 << 18,
-                 .max_sequences_per_step = 256,
-                 .max_sequence_length = 2048,
-                 .optimizer = {}},
-       .engine = {.max_total_tokens = 1 << 17, .max_context_len = 2048},
-       .handoff = {
-           .offload_train = true, .offload_rollout = true, .peak_device = PeakDevice::gpu}});
+  const PlanInput input{
+      .device = *device,
+      .config = config,
+      .layout = layout,
+      .actor = {.placement = ActorPlacement::streamed,
+                .max_tokens_per_gpu = 4096,
+                .max_tokens_per_step = 1 << 18,
+                .max_sequences_per_step = 256,
+                .max_sequence_length = 2048,
+                .optimizer = {}},
+      .engine = {.max_total_tokens = 1 << 17, .max_context_len = 2048},
+      .handoff = {.offload_train = true, .offload_rollout = true, .peak_device = PeakDevice::gpu}};
+  const MemoryPlan plan = plan_memory(input);
   EXPECT_GT(plan.device_peak, layout.elements() * 2);  // the engine's weights
   EXPECT_GT(plan.host_peak,
             layout.elements() * (4 + 8 + 2));  // weight and low half, moments, gradient
   EXPECT_EQ(plan.events.front().name, "load");
+  EXPECT_EQ(plan.recomputed_blocks, 64);
+
+  const int64_t room = plan.device_peak + (int64_t{80} << 30);
+  const MemoryPlan keeping = plan_fewest_recomputed(input, room);
+  EXPECT_LT(keeping.recomputed_blocks, 64);
+  EXPECT_LE(keeping.device_peak, room);
+  EXPECT_EQ(keeping.host_peak, plan.host_peak);
 }
 
 TEST(PlanOfPeaks, OnTheCpuTheDeviceHoldsOneSideOnly) {

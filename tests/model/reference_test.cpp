@@ -27,11 +27,15 @@ using test::FlatModel;
 using test::largest_difference;
 using test::largest_magnitude;
 
+/// What the backward has of the forward's activations.
+enum class Activations { recomputed, kept };
+
 /// A model's forward and backward over packed sequences, out of the pieces in model/ and ops/
 /// alone: no stores, no micro-batches, one call after the other.
 class PackedModel {
  public:
-  PackedModel(const FlatModel& model, const std::vector<std::vector<int32_t>>& sequences)
+  PackedModel(const FlatModel& model, const std::vector<std::vector<int32_t>>& sequences,
+              Activations activations = Activations::recomputed)
       : model_(model),
         weights_(arena_.allocate(model.flat.dtype(), model.flat.shape())),
         gradients_(arena_.allocate(DType::f32, model.flat.shape())) {
@@ -44,6 +48,9 @@ class PackedModel {
     rope_ = upload(exec_, arena_, make_rope_table(config, n)).reshape({n, config.head_dim});
     buffers_ = make_layer_buffers(config, n, LayerUse::training, arena_);
     gradient_buffers_ = make_layer_gradient_buffers(config, n, arena_);
+    if (activations == Activations::kept)
+      for (int64_t l = 0; l < model.layout.layers(); ++l)
+        kept_.push_back(make_layer_activations(config, n, arena_));
     for (int64_t l = 0; l <= model.layout.layers(); ++l)
       residuals_.push_back(arena_.allocate(config.dtype, {n, config.hidden_size}));
     head_.normed = arena_.allocate(config.dtype, {n, config.hidden_size});
@@ -90,6 +97,7 @@ class PackedModel {
   /// flat.
   std::vector<float> backward(const std::vector<float>& c, const std::vector<float>& e) {
     Tensor dx = backward_head(c, e);
+    forget_shared();
     for (int64_t l = model_.layout.layers() - 1; l >= 0; --l)
       backward_layer(exec_, {.context = context(l),
                              .buffers = gradient_buffers_,
@@ -98,6 +106,12 @@ class PackedModel {
                              .dx = dx});
     embedding_backward(exec_, {.ids = batch_.ids, .dy = dx, .dtable = embed_gradients()});
     return to_vector(gradients_);
+  }
+
+  /// Loses one tensor of what was kept of a block.
+  void lose(int64_t l, Tensor LayerActivations::*which) {
+    const Tensor& tensor = kept_[static_cast<size_t>(l)].*which;
+    exec_.stream.fill_zero(tensor.data(), tensor.bytes());
   }
 
   /// On the host, as f32.
@@ -140,10 +154,11 @@ class PackedModel {
   /// Valid until the next call.
   LayerContext context(int64_t l) {
     layer_ = layer(l, base(), model_.config.dtype);
+    layer_buffers_ = kept_.empty() ? buffers_ : keeping(buffers_, kept_[static_cast<size_t>(l)]);
     return {.config = model_.config,
             .weights = layer_,
             .batch = batch_,
-            .buffers = buffers_,
+            .buffers = layer_buffers_,
             .rope = rope_,
             .k_pool = gradient_buffers_.k,
             .v_pool = gradient_buffers_.v};
@@ -163,6 +178,15 @@ class PackedModel {
     head_.x = residuals_.back();
     head_.eps = eps();
     head_logits(exec_, head_);
+  }
+
+  /// Nothing is left of the forward in what the blocks share.
+  void forget_shared() {
+    const LayerBuffers& b = buffers_;
+    for (const Tensor& tensor :
+         {b.normed, b.rstd, b.qkv, b.q, b.attended, b.lse, b.projected, b.post_normed, b.post_rstd,
+          b.gate_up, b.activated, gradient_buffers_.k, gradient_buffers_.v})
+      exec_.stream.fill_zero(tensor.data(), tensor.bytes());
   }
 
   void place_rows(const std::vector<int32_t>& positions, float temperature) {
@@ -243,8 +267,10 @@ class PackedModel {
   Tensor rope_;
   LayerBuffers buffers_;
   LayerGradientBuffers gradient_buffers_;
-  LayerWeights layer_;             // of the latest context()
-  std::vector<Tensor> residuals_;  // [L + 1] what enters each block; the last one's output
+  std::vector<LayerActivations> kept_;  // [L], or none
+  LayerWeights layer_;                  // of the latest context()
+  LayerBuffers layer_buffers_;          // the same
+  std::vector<Tensor> residuals_;       // [L + 1] what enters each block; the last one's output
   HeadArgs head_;
   Rows rows_;
 };
@@ -364,6 +390,27 @@ TEST_P(ReferenceModel, LossAndGradientOfEveryParameter) {
     EXPECT_LE(largest_difference(got, expected),
               GetParam().gradients * largest_magnitude(expected));
   }
+}
+
+TEST_P(ReferenceModel, KeptActivationsGiveTheGradientsOfRecomputedOnes) {
+  const auto c = fixture_->floats("coef_log_prob"), e = fixture_->floats("coef_entropy");
+  const auto gradients = [&](PackedModel& packed) {
+    packed.score(fixture_->ints("response_positions"), 0.7F);
+    return packed.backward(c, e);
+  };
+  const auto with_kept = [&](Tensor LayerActivations::*lost) {
+    PackedModel packed(*model_, cut(fixture_->ints("tokens"), fixture_->ints("lengths")),
+                       Activations::kept);
+    if (lost != nullptr) packed.lose(0, lost);
+    return gradients(packed);
+  };
+  const std::vector<float> expected = gradients(*packed_);
+  EXPECT_EQ(with_kept(nullptr), expected);
+  // Each of them is what is used: without one the gradients are others.
+  for (Tensor LayerActivations::*lost :
+       {&LayerActivations::qkv, &LayerActivations::attended, &LayerActivations::lse,
+        &LayerActivations::middle, &LayerActivations::gate_up})
+    EXPECT_NE(with_kept(lost), expected);
 }
 
 /// A forward over the whole greedy continuation: each token must be the largest logit before it, by

@@ -61,23 +61,28 @@ TYPED_TEST(Swiglu, ARowsBitsDependOnTheRowAlone) {
                         rows_of(one, columns, 150, 1)));
 }
 
-TYPED_TEST(Swiglu, BackwardIsTheDerivativeAlsoInPlace) {
+TYPED_TEST(Swiglu, BackwardIsTheDerivativeAndGivesTheResultAgainAlsoInPlace) {
   using T = TypeParam;
   const int64_t columns = 37, rows = 3;
   auto gate_up = normals<T>(rows * 2 * columns, 1), dy = normals<T>(rows * columns, 2);
   const auto want = differences(doubles(gate_up), [&](const std::vector<double>& v) {
     return dot(doubles(dy), reference(v, static_cast<size_t>(columns)));
   });
-  Values<T> d(gate_up.size());
+  const auto y = this->run(gate_up, columns);
+  Values<T> d(gate_up.size()), again(y.size());
   Exec exec = this->bench_.exec();
   swiglu_backward(exec, {.dy = tensor(dy, {rows, columns}),
                          .gate_up = tensor(gate_up, {rows, 2 * columns}),
-                         .dgate_up = tensor(d, {rows, 2 * columns})});
+                         .dgate_up = tensor(d, {rows, 2 * columns}),
+                         .y = tensor(again, {rows, columns})});
   expect_near(d, want, {2.01 * kUnit<T>, 1e-5}, "dgate_up");
+  EXPECT_TRUE(same_bits(again, y));
   swiglu_backward(exec, {.dy = tensor(dy, {rows, columns}),
                          .gate_up = tensor(gate_up, {rows, 2 * columns}),
-                         .dgate_up = tensor(gate_up, {rows, 2 * columns})});
+                         .dgate_up = tensor(gate_up, {rows, 2 * columns}),
+                         .y = tensor(dy, {rows, columns})});
   EXPECT_TRUE(same_bits(gate_up, d));
+  EXPECT_TRUE(same_bits(dy, y));
 }
 
 }  // namespace

@@ -85,6 +85,13 @@ TEST(Train, KeepsTheOrderOfTheHandoff) {
                                       "actor.update_weights", "rollout.onload_kv"}));
 }
 
+int64_t device_peak_of(const fs::path& run_dir) {
+  int64_t peak = 0;
+  for (const auto& line : json_lines(run_dir / "memory.jsonl"))
+    peak = std::max(peak, line["device_peak"].get<int64_t>());
+  return peak;
+}
+
 TEST(Train, RefusesABudgetOneByteBelowThePlannedPeak) {
   const ScratchDir dir;
   const auto run = with(small_run(dir / "a"), kGpuPeak);
@@ -99,10 +106,41 @@ TEST(Train, RefusesABudgetOneByteBelowThePlannedPeak) {
   EXPECT_FALSE(fs::exists(dir / "a")) << "something was written before the refusal";
   const Outcome exact = run_miles(with(run, {"--gpu-memory-budget", std::to_string(bytes)}));
   EXPECT_EQ(exact.exit_code, 0) << exact.log;
-  int64_t peak = 0;
-  for (const auto& line : json_lines(dir / "a" / "memory.jsonl"))
-    peak = std::max(peak, line["device_peak"].get<int64_t>());
-  EXPECT_EQ(peak, bytes);
+  EXPECT_EQ(device_peak_of(dir / "a"), bytes);
+}
+
+TEST(Train, KeepsActivationsAsFarAsItsMemoryGoes) {
+  const ScratchDir dir;
+  const auto job = [&](const std::string& name, const std::vector<std::string>& flags) {
+    const Outcome outcome = run_miles(with(with(small_run(dir / name), kGpuPeak), flags));
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.log;
+    return outcome.log;
+  };
+  const auto recomputed = [](const std::string& log) {  // recomputed blocks, as the plan says
+    std::smatch found;
+    EXPECT_TRUE(std::regex_search(log, found, std::regex("; (\\d+) of 3 blocks are recomputed")))
+        << log;
+    return found.empty() ? std::string() : found[1].str();
+  };
+  EXPECT_EQ(recomputed(job("all", {"--recompute-num-layers", "3"})), "3");
+  EXPECT_EQ(recomputed(job("none", {"--recompute-num-layers", "0"})), "0");
+  EXPECT_EQ(numbers_of(dir / "none"), numbers_of(dir / "all"));
+  const int64_t least = device_peak_of(dir / "all"), most = device_peak_of(dir / "none");
+  // Left open, it costs nothing that was not said to be there.
+  job("open", {});
+  EXPECT_EQ(device_peak_of(dir / "open"), least);
+  EXPECT_EQ(recomputed(job("budget", {"--gpu-memory-budget", std::to_string(most)})), "0");
+  EXPECT_EQ(device_peak_of(dir / "budget"), most);
+  EXPECT_NE(read_file(dir / "budget" / "config.toml").find("recompute-num-layers = 0\n"),
+            std::string::npos);
+  if (most == least) return;  // on a GPU, whose pages are larger than this model's activations
+  EXPECT_NE(recomputed(job("less", {"--gpu-memory-budget", std::to_string(most - 1)})), "0");
+  EXPECT_EQ(numbers_of(dir / "less"), numbers_of(dir / "all"));
+  const Outcome refused = run_miles(
+      with(with(small_run(dir / "refused"), kGpuPeak),
+           {"--gpu-memory-budget", std::to_string(most - 1), "--recompute-num-layers", "0"}));
+  EXPECT_EQ(refused.exit_code, 4);
+  EXPECT_NE(refused.log.find("raise --recompute-num-layers"), std::string::npos) << refused.log;
 }
 
 TEST(Train, HoldsMemoryFlatOverManyRollouts) {
@@ -181,6 +219,8 @@ TEST(Train, RefusesWhatCannotWorkBeforeItStarts) {
       {{"--load", "/nowhere"}, 3, "--load"},
       {{"--model", "qwen3-0.7b"}, 2, "qwen3-0.6b"},
       {{"--no-such-flag"}, 2, "no-such-flag"},
+      {{"--recompute-num-layers", "4"}, 2, "the model has 3 blocks"},
+      {{"--recompute-num-layers", "-1"}, 2, "--recompute-num-layers"},
       {{"--rollout-max-prompt-len", "1"}, 3, "--rollout-max-prompt-len"},
   };
   for (const Refusal& refusal : refusals) {

@@ -87,6 +87,79 @@ TEST(Engine, WhatIsGivenIsTaken) {
   EXPECT_THROW(resolve_engine(config, DeviceKind::cuda, 1001, 8), Error);
 }
 
+/// A plan that keeps no activations.
+MemoryPlan least_plan(int64_t device_peak, int64_t host_peak) {
+  MemoryPlan plan;
+  plan.device_peak = device_peak;
+  plan.host_peak = host_peak;
+  plan.recomputed_blocks = plan.blocks = 4;
+  return plan;
+}
+
+TrainConfig config_of(std::optional<int64_t> gpu_memory_budget, const HandoffOptions& handoff) {
+  TrainConfig config;
+  config.device.gpu_memory_budget = gpu_memory_budget;
+  config.colocate.handoff = handoff;
+  return config;
+}
+
+const HandoffOptions kStreamed{
+    .offload_train = true, .offload_rollout = true, .peak_device = PeakDevice::gpu};
+
+int64_t room(const TrainConfig& config, const MemoryPlan& least, const Device& device) {
+  return room_for_activations(config, least, resolve_budget(config.device, device), device);
+}
+
+TEST(RoomForActivations, IsTheBudgetWhereOneIsGiven) {
+  const auto cpu = make_cpu_device();
+  const MemoryPlan least = least_plan(kGiB / 4, kGiB / 8);
+  for (const HandoffOptions& handoff : {HandoffOptions{}, kStreamed}) {
+    const TrainConfig config = config_of(kGiB / 2, handoff);
+    EXPECT_EQ(room(config, least, Gpu24(kGiB)), kGiB / 2);
+    EXPECT_EQ(room(config, least, *cpu), kGiB / 2);
+  }
+}
+
+TEST(RoomForActivations, IsWhatIsTakenAnywayWhereNobodySpokeOfMore) {
+  const auto cpu = make_cpu_device();
+  const MemoryPlan least = least_plan(kGiB, kGiB);
+  EXPECT_EQ(room(config_of({}, {}), least, *cpu), kGiB);
+  EXPECT_EQ(room(config_of({}, kStreamed), least, *cpu), kGiB);
+  EXPECT_EQ(room(config_of({}, kStreamed), least, Gpu24(kGiB)), kGiB);
+}
+
+TEST(RoomForActivations, IsMostOfAGpuThatTheTrainerStaysOn) {
+  for (const HandoffOptions& handoff :
+       {HandoffOptions{}, HandoffOptions{.offload_train = true, .offload_rollout = true}}) {
+    const int64_t bytes = room(config_of({}, handoff), least_plan(kGiB, kGiB), Gpu24(4 * kGiB));
+    EXPECT_GT(bytes, 17 * kGiB);
+    EXPECT_LT(bytes, 18 * kGiB);
+  }
+  // Where little is free, what is taken anyway is still allowed.
+  EXPECT_EQ(room(config_of({}, {}), least_plan(7 * kGiB, 0), Gpu24(16 * kGiB)), 7 * kGiB);
+}
+
+TEST(RoomForActivations, EndsWhereTheDeviceDoes) {
+  EXPECT_EQ(room(config_of(40 * kGiB, {}), least_plan(kGiB, kGiB), Gpu24(3 * kGiB)), 21 * kGiB);
+  // On the CPU both memories are one.
+  const auto cpu = make_cpu_device();
+  EXPECT_EQ(room(config_of(int64_t{1} << 60, {}), least_plan(kGiB, 3 * kGiB / 2), *cpu),
+            host_capacity_bytes() - 3 * kGiB / 2);
+}
+
+TEST(Budget, ThatIsMoreThanThereIsIsRefusedWithAWordOnRecomputing) {
+  MemoryPlan plan = least_plan(23 * kGiB, 0);
+  plan.recomputed_blocks = 1;
+  try {
+    check_device_has(plan, Gpu24(2 * kGiB));
+    FAIL() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("raise --recompute-num-layers (it is 1"),
+              std::string::npos)
+        << error.what();
+  }
+}
+
 TEST(RunRecorder, ShowsWhatTheDriverHoldsAsATagBesideTheLedger) {
   const test::ScratchDir dir;
   HandoffEvent event;

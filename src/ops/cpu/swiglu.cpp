@@ -33,17 +33,20 @@ void backward(const SwigluBackwardArgs& a) {
   const T* const dy = elements<T>(a.dy);
   const T* const gate_up = elements<T>(a.gate_up);
   T* const dgate_up = elements<T>(a.dgate_up);
+  T* const y = elements<T>(a.y);
 #pragma omp parallel for schedule(static) if (rows * columns > kSerialElements)
   for (int64_t n = 0; n < rows; ++n) {
     const int64_t gate = n * 2 * columns, up = gate + columns;
     for_each_vec(columns, [&](int64_t i, int count) MILES_INLINE_LAMBDA {
-      // Everything is read before anything is written: dgate_up may be gate_up.
+      // Everything is read before anything is written: dgate_up may be gate_up, and y dy.
       const Vec g = load(gate_up + gate + i, count);
       const Vec u = load(gate_up + up + i, count);
       const Vec d = load(dy + n * columns + i, count);
       const Vec s = sigmoid(g);
+      const Vec silu = rounded<T>(g * s);
       store(dgate_up + gate + i, d * u * (s * (1.0F + g * (1.0F - s))), count);
-      store(dgate_up + up + i, d * rounded<T>(g * s), count);
+      store(dgate_up + up + i, d * silu, count);
+      store(y + n * columns + i, silu * u, count);
     });
   }
 }

@@ -39,10 +39,10 @@ __global__ void __launch_bounds__(kThreads)
   store(y + row * at.columns + i, result, left, at.wide);
 }
 
-/// A thread reads all it needs before it writes: dgate_up may be gate_up.
+/// A thread reads all it needs before it writes: dgate_up may be gate_up, and y dy.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    swiglu_backward_kernel(const Columns at, const T* dy, const T* gate_up, T* dgate_up) {
+    swiglu_backward_kernel(const Columns at, const T* dy, const T* gate_up, T* dgate_up, T* y) {
   const int64_t row = at.row(), i = at.first(), left = at.columns - i;
   if (left <= 0) return;
   const int64_t gate = row * 2 * at.columns + i, up = gate + at.columns;
@@ -50,15 +50,18 @@ __global__ void __launch_bounds__(kThreads)
              up_i = fetch(gate_up + up, left, at.wide);
   const auto dy_i = fetch(dy + row * at.columns + i, left, at.wide);
   const Eight g = widened(gate_i), u = widened(up_i), d = widened(dy_i);
-  Eight d_gate, d_up;
+  Eight d_gate, d_up, result;
 #pragma unroll
   for (int e = 0; e < 8; ++e) {
     const float s = sigmoid(g.at[e]);
     d_gate.at[e] = d.at[e] * u.at[e] * (s * (1.0F + g.at[e] * (1.0F - s)));
-    d_up.at[e] = d.at[e] * rounded<T>(g.at[e] * s);
+    const float silu = rounded<T>(g.at[e] * s);
+    d_up.at[e] = d.at[e] * silu;
+    result.at[e] = silu * u.at[e];
   }
   store(dgate_up + gate, d_gate, left, at.wide);
   store(dgate_up + up, d_up, left, at.wide);
+  store(y + row * at.columns + i, result, left, at.wide);
 }
 
 Columns columns_of(const Tensor& y, bool wide) {
@@ -84,10 +87,10 @@ void swiglu_backward(Exec& exec, const SwigluBackwardArgs& args) {
   with_type(args.dy.dtype(), [&](auto type) {
     using T = decltype(type);
     T *const dy = pointer<T>(args.dy), *const gate_up = pointer<T>(args.gate_up);
-    T* const dgate_up = pointer<T>(args.dgate_up);
-    const Columns at = columns_of(args.dy, is_wide(args.dy.dim(1), dy, gate_up, dgate_up));
+    T *const dgate_up = pointer<T>(args.dgate_up), *const y = pointer<T>(args.y);
+    const Columns at = columns_of(args.dy, is_wide(args.dy.dim(1), dy, gate_up, dgate_up, y));
     swiglu_backward_kernel<T><<<blocks_for(at.rows * at.blocks, 1), kThreads, 0, stream_of(exec)>>>(
-        at, dy, gate_up, dgate_up);
+        at, dy, gate_up, dgate_up, y);
     check_launch("swiglu_backward");
   });
 }
