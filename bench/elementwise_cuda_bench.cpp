@@ -202,12 +202,12 @@ Case qkv_split_backward_case(Bench& bench, int64_t n, Heads heads) {
 }
 
 Case rms_norm_case(Bench& bench, int64_t n, int64_t columns, bool with_delta) {
-  RmsNormArgs args = {.x = bench.bf16({n, columns}),
-                      .w = bench.bf16({columns}),
-                      .y = bench.bf16({n, columns}),
-                      .rstd = bench.f32({n}),
-                      .eps = kEps};
-  if (with_delta) args.delta = bench.bf16({n, columns});
+  const RmsNormArgs args = {.x = bench.bf16({n, columns}),
+                            .delta = with_delta ? bench.bf16({n, columns}) : Tensor{},
+                            .w = bench.bf16({columns}),
+                            .y = bench.bf16({n, columns}),
+                            .rstd = bench.f32({n}),
+                            .eps = kEps};
   return {fmt::format("rms_norm {} x {}{}", n, columns, with_delta ? " with delta" : ""),
           (with_delta ? 4 : 2) * args.x.bytes(),
           [args](Exec& exec) { rms_norm(exec, args); },
@@ -319,7 +319,7 @@ Case sample_case(Bench& bench, int64_t n, int64_t vocab, const SampleRow& row, c
 int run(int argc, char** argv) {
   CLI::App app("Ops around a GPU's matrix products");
   std::string only;
-  app.add_option("--only", only, "cases whose names begin so");
+  app.add_option("--only", only, "cases of the ops whose names begin so");
   CLI11_PARSE(app, argc, argv);
   Bench bench;
   bench.measure_copies();
