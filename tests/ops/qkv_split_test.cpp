@@ -167,16 +167,33 @@ TYPED_TEST(QkvSplit, ATokensBitsDependOnTheTokenAlone) {
   EXPECT_TRUE(same_bits(this->run(alone), rows_of(one, b.heads.row(), 29, 1)));
 }
 
+/// As many as a GPU takes in turns, and in turns of turns.
+TYPED_TEST(QkvSplit, ATokensBitsAreThoseItHasAloneInABatchOfThousandsToo) {
+  using T = TypeParam;
+  constexpr int64_t kTokens = 8700;
+  const Batch<T> b(kTokens, {368, 8, 2}, true);
+  const Values<T> all = this->run(b);
+  for (const int64_t n : {int64_t{0}, int64_t{264}, int64_t{8447}, int64_t{8448}, kTokens - 1}) {
+    Batch<T> alone(1, b.heads, true);
+    alone.qkv = rows_of(b.qkv, b.heads.row(), n, 1);
+    alone.positions = {b.positions[static_cast<size_t>(n)]};
+    EXPECT_TRUE(same_bits(this->run(alone), rows_of(all, b.heads.row(), n, 1))) << n;
+  }
+}
+
 TYPED_TEST(QkvSplit, BackwardIsTheDerivative) {
   using T = TypeParam;
-  for (const bool norms : {false, true}) {
-    const Heads heads = {3, 1, 10};
+  for (const auto& [heads, norms] : {std::pair{Heads{3, 1, 10}, false},
+                                     {Heads{3, 1, 10}, true},
+                                     {Heads{2, 1, 16}, true},
+                                     {Heads{1, 2, 128}, true}}) {
     const Batch<T> b(4, heads, norms);
     const auto d = normals<T>(4 * heads.row(), 5);
     const auto got = this->run_backward(b, d);
-    const auto loss = [&](const std::vector<double>& qkv, const std::vector<double>& q_norm,
-                          const std::vector<double>& k_norm) {
-      return dot(doubles(d), reference(qkv, heads, b.rope, b.positions, q_norm, k_norm));
+    const auto loss = [&, of = heads](const std::vector<double>& qkv,
+                                      const std::vector<double>& q_norm,
+                                      const std::vector<double>& k_norm) {
+      return dot(doubles(d), reference(qkv, of, b.rope, b.positions, q_norm, k_norm));
     };
     const auto qkv = doubles(b.qkv), q_norm = doubles(b.q_norm), k_norm = doubles(b.k_norm);
     expect_near(got.dqkv, differences(qkv, [&](const auto& v) { return loss(v, q_norm, k_norm); }),

@@ -46,30 +46,6 @@ __device__ inline State updated(const Step& s, const State& state, float grad) {
   return {fmaf(s.negative_lr, decayed, state.master), m, v};
 }
 
-/// Eight u16 values, as they lie in memory.
-struct alignas(16) EightHalves {
-  uint16_t at[8];
-};
-__device__ inline EightHalves load_halves(const uint16_t* p, int64_t left, bool wide) {
-  if (wide) {
-    const uint4 words = *reinterpret_cast<const uint4*>(p);
-    return *reinterpret_cast<const EightHalves*>(&words);
-  }
-  EightHalves x;
-#pragma unroll
-  for (int i = 0; i < 8; ++i) x.at[i] = i < left ? p[i] : uint16_t{0};
-  return x;
-}
-__device__ inline void store_halves(uint16_t* p, const EightHalves& x, int64_t left, bool wide) {
-  if (wide) {
-    *reinterpret_cast<uint4*>(p) = *reinterpret_cast<const uint4*>(&x);
-    return;
-  }
-#pragma unroll
-  for (int i = 0; i < 8; ++i)
-    if (i < left) p[i] = x.at[i];
-}
-
 /// split_master and join_master of ops/adamw.cpp.
 __device__ inline float joined(uint16_t high, uint16_t low) {
   const uint32_t extended = (uint32_t{low} ^ 0x8000U) - 0x8000U;  // an int16's sign, spread
@@ -87,48 +63,77 @@ __device__ inline void split(float master, uint16_t& high, uint16_t& low) {
 template <class T>
 struct Run {
   T* param;
-  uint16_t* low;  // null with f32 parameters
+  bf16* low;  // int16 values; null with f32 parameters
   float *m, *v;
   const T* grad;
   int64_t n;
   bool wide;  // but for the last, partial eight
 };
 
-__device__ inline Eight load_masters(const Run<float>& run, int64_t i, int64_t left, bool wide) {
-  return load(run.param + i, left, wide);
-}
-__device__ inline Eight load_masters(const Run<bf16>& run, int64_t i, int64_t left, bool wide) {
-  const auto* const param = reinterpret_cast<const uint16_t*>(run.param);
-  const EightHalves high = load_halves(param + i, left, wide);
-  const EightHalves low = load_halves(run.low + i, left, wide);
-  Eight masters;
-#pragma unroll
-  for (int e = 0; e < 8; ++e) masters.at[e] = joined(high.at[e], low.at[e]);
-  return masters;
-}
-__device__ inline void store_masters(const Run<float>& run, int64_t i, const Eight& masters,
-                                     int64_t left, bool wide) {
-  store(run.param + i, masters, left, wide);
-}
-__device__ inline void store_masters(const Run<bf16>& run, int64_t i, const Eight& masters,
-                                     int64_t left, bool wide) {
-  EightHalves high, low;
-#pragma unroll
-  for (int e = 0; e < 8; ++e) split(masters.at[e], high.at[e], low.at[e]);
-  store_halves(reinterpret_cast<uint16_t*>(run.param) + i, high, left, wide);
-  store_halves(run.low + i, low, left, wide);
-}
-
+/// Eight parameters as they lie in memory: f32, or the two halves of the masters.
 template <class T>
-__global__ void __launch_bounds__(kThreads) adamw_kernel(const Run<T> run, const Step step) {
-  const int64_t i = 8 * (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x);
-  const int64_t left = run.n - i;
-  if (left <= 0) return;
-  const bool wide = run.wide && left >= 8;
-  const auto grad_i = fetch(run.grad + i, left, wide);
-  Eight m = load(run.m + i, left, wide), v = load(run.v + i, left, wide);
-  Eight masters = load_masters(run, i, left, wide);
-  const Eight grad = widened(grad_i);
+struct Masters;
+template <>
+struct Masters<float> {
+  Raw<float> param;
+
+  template <bool kWide>
+  static __device__ Masters load(const Run<float>& run, int64_t i, int64_t left) {
+    return {load_raw<kWide>(run.param + i, left)};
+  }
+  template <bool kWide>
+  __device__ void store(const Run<float>& run, int64_t i, int64_t left) const {
+    store_raw<kWide>(run.param + i, param, left);
+  }
+  __device__ Eight values() const { return to_f32(param); }
+  static __device__ Masters of(const Eight& values) { return {rounded_to<float>(values)}; }
+};
+template <>
+struct Masters<bf16> {
+  Raw<bf16> high, low;  // low: int16 values
+
+  template <bool kWide>
+  static __device__ Masters load(const Run<bf16>& run, int64_t i, int64_t left) {
+    return {load_raw<kWide>(run.param + i, left), load_raw<kWide>(run.low + i, left)};
+  }
+  template <bool kWide>
+  __device__ void store(const Run<bf16>& run, int64_t i, int64_t left) const {
+    store_raw<kWide>(run.param + i, high, left);
+    store_raw<kWide>(run.low + i, low, left);
+  }
+  __device__ Eight values() const {
+    Eight masters;
+#pragma unroll
+    for (int e = 0; e < 8; ++e) masters.at[e] = joined(half(high, e), half(low, e));
+    return masters;
+  }
+  static __device__ Masters of(const Eight& values) {
+    uint16_t highs[8], lows[8];
+#pragma unroll
+    for (int e = 0; e < 8; ++e) split(values.at[e], highs[e], lows[e]);
+    return {packed(highs), packed(lows)};
+  }
+
+ private:
+  static __device__ uint16_t half(const Raw<bf16>& raw, int e) {
+    const uint4& words = raw.words[0];
+    const uint32_t word = e < 2 ? words.x : e < 4 ? words.y : e < 6 ? words.z : words.w;
+    return static_cast<uint16_t>(word >> (e % 2 * 16));
+  }
+  static __device__ Raw<bf16> packed(const uint16_t (&halves)[8]) {
+    const auto word = [&](int i) { return halves[2 * i] | uint32_t{halves[2 * i + 1]} << 16; };
+    return {{make_uint4(word(0), word(1), word(2), word(3))}};
+  }
+};
+
+template <bool kWide, class T>
+__device__ void step_eight(const Run<T>& run, const Step& step, int64_t i, int64_t left) {
+  const auto raw_masters = Masters<T>::template load<kWide>(run, i, left);
+  const Raw<float> raw_m = load_raw<kWide>(run.m + i, left),
+                   raw_v = load_raw<kWide>(run.v + i, left);
+  const Raw<T> raw_grad = load_raw<kWide>(run.grad + i, left);
+  Eight masters = raw_masters.values(), m = to_f32(raw_m), v = to_f32(raw_v);
+  const Eight grad = to_f32(raw_grad);
 #pragma unroll
   for (int e = 0; e < 8; ++e) {
     const State after = updated(step, {masters.at[e], m.at[e], v.at[e]}, grad.at[e]);
@@ -136,9 +141,20 @@ __global__ void __launch_bounds__(kThreads) adamw_kernel(const Run<T> run, const
     m.at[e] = after.m;
     v.at[e] = after.v;
   }
-  store_masters(run, i, masters, left, wide);
-  store(run.m + i, m, left, wide);
-  store(run.v + i, v, left, wide);
+  Masters<T>::of(masters).template store<kWide>(run, i, left);
+  store<kWide>(run.m + i, m, left);
+  store<kWide>(run.v + i, v, left);
+}
+
+template <class T>
+__global__ void __launch_bounds__(kThreads) adamw_kernel(const Run<T> run, const Step step) {
+  const int64_t i = 8 * (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x);
+  const int64_t left = run.n - i;
+  if (left <= 0) return;
+  if (run.wide && left >= 8)
+    step_eight<true>(run, step, i, left);
+  else
+    step_eight<false>(run, step, i, left);
 }
 
 }  // namespace
@@ -149,7 +165,7 @@ void adamw(Exec& exec, const AdamWArgs& args) {
   with_type(args.param.dtype(), [&](auto type) {
     using T = decltype(type);
     Run<T> run = {.param = pointer<T>(args.param),
-                  .low = pointer<uint16_t>(args.low),
+                  .low = pointer<bf16>(args.low),
                   .m = pointer<float>(args.m),
                   .v = pointer<float>(args.v),
                   .grad = pointer<T>(args.grad),

@@ -1,9 +1,14 @@
 // Eight neighbouring elements at a time, as f32 in registers: 16-byte accesses where the addresses
 // allow them, single elements where not. A thread gets the same elements either way, so that sums
 // over a row do not depend on where the row lies.
+//
+// Which of the two it is (kWide) is known when a kernel is compiled. Were it not, each load would
+// end in a branch and a conversion: the next one would wait until the one before has arrived.
+// Where a thread has several loads to do, it does all of them before it converts any (Raw).
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "ops/cuda/numeric.cuh"
 
@@ -24,6 +29,15 @@ bool is_wide(int64_t width, const T*... rows) {
   return width % 8 == 0 && is_aligned(rows...);
 }
 
+/// Calls `body` with std::true_type where accesses are wide, std::false_type where not.
+template <class Body>
+void with_width(bool wide, Body&& body) {
+  if (wide)
+    body(std::true_type{});
+  else
+    body(std::false_type{});
+}
+
 /// How many eights cover `width` elements.
 inline int64_t eights(int64_t width) {
   return (width + 7) / 8;
@@ -40,79 +54,83 @@ __device__ inline uint32_t bf16_pair(float low, float high) {
   return *reinterpret_cast<const uint32_t*>(&pair);
 }
 
-/// Eight elements as they lie in memory. A conversion waits for what it converts, and every load
-/// behind it waits too: a kernel that reads several eights fetches them all before it widens one.
+/// Eight elements of a row, as they lie in memory.
 template <class T>
-struct Fetched;
-template <>
-struct Fetched<float> {
-  float4 low, high;
-};
-template <>
-struct Fetched<bf16> {
-  uint4 words;
+struct Raw {
+  uint4 words[sizeof(T) / 2];
 };
 
-__device__ inline Fetched<float> fetch_wide(const float* p) {
-  return {reinterpret_cast<const float4*>(p)[0], reinterpret_cast<const float4*>(p)[1]};
+/// p[0 … 7], of which the first `left` are there; the others are 0. With kWide all are, or none,
+/// and p is a multiple of 16 bytes.
+template <bool kWide, class T>
+__device__ Raw<T> load_raw(const T* p, int64_t left) {
+  Raw<T> raw = {};
+  if constexpr (kWide) {
+    if (left > 0) raw = *reinterpret_cast<const Raw<T>*>(p);
+  } else if constexpr (sizeof(T) == 4) {
+    const auto word = [&](int i) { return i < left ? __float_as_uint(p[i]) : 0U; };
+    raw.words[0] = make_uint4(word(0), word(1), word(2), word(3));
+    raw.words[1] = make_uint4(word(4), word(5), word(6), word(7));
+  } else {
+    const auto half = [&](int i) -> uint32_t { return i < left ? __bfloat16_as_ushort(p[i]) : 0; };
+    const auto word = [&](int i) { return half(2 * i) | half(2 * i + 1) << 16; };
+    raw.words[0] = make_uint4(word(0), word(1), word(2), word(3));
+  }
+  return raw;
 }
-__device__ inline Fetched<bf16> fetch_wide(const bf16* p) {
-  return {*reinterpret_cast<const uint4*>(p)};
-}
-__device__ inline Eight widened(const Fetched<float>& x) {
-  return {{x.low.x, x.low.y, x.low.z, x.low.w, x.high.x, x.high.y, x.high.z, x.high.w}};
-}
-__device__ inline Eight widened(const Fetched<bf16>& x) {
-  return {{low_bf16(x.words.x), high_bf16(x.words.x), low_bf16(x.words.y), high_bf16(x.words.y),
-           low_bf16(x.words.z), high_bf16(x.words.z), low_bf16(x.words.w), high_bf16(x.words.w)}};
-}
-/// Rounded to T.
-template <class T>
-__device__ Fetched<T> narrowed(const Eight& x);
-template <>
-__device__ inline Fetched<float> narrowed<float>(const Eight& x) {
-  return {make_float4(x.at[0], x.at[1], x.at[2], x.at[3]),
-          make_float4(x.at[4], x.at[5], x.at[6], x.at[7])};
-}
-template <>
-__device__ inline Fetched<bf16> narrowed<bf16>(const Eight& x) {
-  return {make_uint4(bf16_pair(x.at[0], x.at[1]), bf16_pair(x.at[2], x.at[3]),
-                     bf16_pair(x.at[4], x.at[5]), bf16_pair(x.at[6], x.at[7]))};
-}
-
-/// p is a multiple of 16 bytes.
-template <class T>
-__device__ Eight load_wide(const T* p) {
-  return widened(fetch_wide(p));
-}
-__device__ inline void store_wide(float* p, const Eight& x) {
-  const Fetched<float> narrow = narrowed<float>(x);
-  reinterpret_cast<float4*>(p)[0] = narrow.low;
-  reinterpret_cast<float4*>(p)[1] = narrow.high;
-}
-__device__ inline void store_wide(bf16* p, const Eight& x) {
-  *reinterpret_cast<uint4*>(p) = narrowed<bf16>(x).words;
-}
-
-/// p[0 … 7], of which the first `left` are there; the others are `rest`. With `wide` all are.
-template <class T>
-__device__ Fetched<T> fetch(const T* p, int64_t left, bool wide, float rest = 0) {
-  if (wide) return fetch_wide(p);
-  Eight x;
+template <bool kWide, class T>
+__device__ void store_raw(T* p, const Raw<T>& raw, int64_t left) {
+  if constexpr (kWide) {
+    if (left > 0) *reinterpret_cast<Raw<T>*>(p) = raw;
+  } else {
+    const T* const from = reinterpret_cast<const T*>(&raw);
 #pragma unroll
-  for (int i = 0; i < 8; ++i) x.at[i] = i < left ? to_f32(p[i]) : rest;
-  return narrowed<T>(x);
+    for (int i = 0; i < 8; ++i)
+      if (i < left) p[i] = from[i];
+  }
 }
-template <class T>
-__device__ Eight load(const T* p, int64_t left, bool wide, float rest = 0) {
-  return widened(fetch(p, left, wide, rest));
+
+__device__ inline Eight to_f32(const Raw<float>& raw) {
+  const auto [a, b] = raw.words;
+  return {{__uint_as_float(a.x), __uint_as_float(a.y), __uint_as_float(a.z), __uint_as_float(a.w),
+           __uint_as_float(b.x), __uint_as_float(b.y), __uint_as_float(b.z), __uint_as_float(b.w)}};
 }
+__device__ inline Eight to_f32(const Raw<bf16>& raw) {
+  const uint4& words = raw.words[0];
+  return {{low_bf16(words.x), high_bf16(words.x), low_bf16(words.y), high_bf16(words.y),
+           low_bf16(words.z), high_bf16(words.z), low_bf16(words.w), high_bf16(words.w)}};
+}
+
+/// Rounded to nearest, ties to even.
 template <class T>
-__device__ void store(T* p, const Eight& x, int64_t left, bool wide) {
-  if (wide) return store_wide(p, x);
+__device__ Raw<T> rounded_to(const Eight& x) {
+  if constexpr (sizeof(T) == 4) {
+    const auto word = [&](int i) { return __float_as_uint(x.at[i]); };
+    return {{make_uint4(word(0), word(1), word(2), word(3)),
+             make_uint4(word(4), word(5), word(6), word(7))}};
+  } else {
+    const auto word = [&](int i) { return bf16_pair(x.at[2 * i], x.at[2 * i + 1]); };
+    return {{make_uint4(word(0), word(1), word(2), word(3))}};
+  }
+}
+/// Rounded to T and back.
+template <class T>
+__device__ Eight rounded(const Eight& x) {
+  return to_f32(rounded_to<T>(x));
+}
+
+/// As load_raw and store_raw; what is not there is `rest`.
+template <bool kWide, class T>
+__device__ Eight load(const T* p, int64_t left, float rest = 0) {
+  Eight x = to_f32(load_raw<kWide>(p, left));
 #pragma unroll
   for (int i = 0; i < 8; ++i)
-    if (i < left) p[i] = from_f32<T>(x.at[i]);
+    if ((kWide ? 0 : i) >= left) x.at[i] = rest;
+  return x;
+}
+template <bool kWide, class T>
+__device__ void store(T* p, const Eight& x, int64_t left) {
+  store_raw<kWide>(p, rounded_to<T>(x), left);
 }
 
 }  // namespace miles::cuda

@@ -24,36 +24,46 @@ __device__ inline bf16 keeping_nan(float x) {
   return __ushort_as_bfloat16(static_cast<uint16_t>((__float_as_uint(x) >> 16) | 0x40U));
 }
 
-__global__ void __launch_bounds__(kThreads)
-    narrow_kernel(const float* from, bf16* to, int64_t n, bool aligned) {
-  const Place at(n, aligned);
-  if (at.left <= 0) return;
-  const Eight x = load(from + at.i, at.left, at.wide);
+template <bool kWide>
+__device__ void narrow(const Place& at, const float* from, bf16* to) {
+  const Eight x = load<kWide>(from + at.i, at.left);
   bool numbers = true;
 #pragma unroll
   for (int e = 0; e < 8; ++e) numbers &= x.at[e] == x.at[e];
-  if (numbers) return store(to + at.i, x, at.left, at.wide);
+  if (numbers) return store<kWide>(to + at.i, x, at.left);
 #pragma unroll
   for (int e = 0; e < 8; ++e)
     if (e < at.left) to[at.i + e] = keeping_nan(x.at[e]);
 }
+__global__ void __launch_bounds__(kThreads)
+    narrow_kernel(const float* from, bf16* to, int64_t n, bool aligned) {
+  const Place at(n, aligned);
+  if (at.left > 0) at.wide ? narrow<true>(at, from, to) : narrow<false>(at, from, to);
+}
 
+template <bool kWide>
+__device__ void widen(const Place& at, const bf16* from, float* to) {
+  store<kWide>(to + at.i, load<kWide>(from + at.i, at.left), at.left);
+}
 __global__ void __launch_bounds__(kThreads)
     widen_kernel(const bf16* from, float* to, int64_t n, bool aligned) {
   const Place at(n, aligned);
-  if (at.left > 0) store(to + at.i, load(from + at.i, at.left, at.wide), at.left, at.wide);
+  if (at.left > 0) at.wide ? widen<true>(at, from, to) : widen<false>(at, from, to);
 }
 
+template <bool kWide, class T>
+__device__ void add(const Place& at, T* x, const T* y) {
+  const Raw<T> xs = load_raw<kWide>(x + at.i, at.left), ys = load_raw<kWide>(y + at.i, at.left);
+  Eight sum = to_f32(xs);
+  const Eight other = to_f32(ys);
+#pragma unroll
+  for (int e = 0; e < 8; ++e) sum.at[e] += other.at[e];
+  store<kWide>(x + at.i, sum, at.left);
+}
 template <class T>
 __global__ void __launch_bounds__(kThreads) add_kernel(T* x, const T* y, int64_t n, bool aligned) {
   const Place at(n, aligned);
-  if (at.left <= 0) return;
-  const auto x_i = fetch(x + at.i, at.left, at.wide), y_i = fetch(y + at.i, at.left, at.wide);
-  Eight sum = widened(x_i);
-  const Eight other = widened(y_i);
-#pragma unroll
-  for (int e = 0; e < 8; ++e) sum.at[e] += other.at[e];
-  store(x + at.i, sum, at.left, at.wide);
+  if (at.left > 0) at.wide ? add<true>(at, x, y) : add<false>(at, x, y);
 }
 
 constexpr int kSquaresThreads = 512;
@@ -71,22 +81,30 @@ __device__ inline double block_total(double x) {
   return sum;
 }
 
-/// A block sums a chunk.
-template <class T>
-__global__ void __launch_bounds__(kSquaresThreads)
-    squares_kernel(const T* x, int64_t n, bool aligned, double* partials) {
-  const int64_t begin = blockIdx.x * kSquaresChunk, end = min(n, begin + kSquaresChunk);
+/// A thread's elements of x[begin … end).
+template <bool kWide, class T>
+__device__ double squares(const T* x, int64_t begin, int64_t end) {
   double sum = 0;
 #pragma unroll 4
   for (int64_t i = begin + 8 * threadIdx.x; i < end; i += 8 * kSquaresThreads) {
-    const Eight u = load(x + i, end - i, aligned && end - i >= 8);
+    const Eight u = load<kWide>(x + i, end - i);
 #pragma unroll
     for (int e = 0; e < 8; ++e) {
       const double value = u.at[e];
       sum = fma(value, value, sum);
     }
   }
-  sum = block_total(sum);
+  return sum;
+}
+
+/// A block sums a chunk.
+template <class T>
+__global__ void __launch_bounds__(kSquaresThreads)
+    squares_kernel(const T* x, int64_t n, bool aligned, double* partials) {
+  const int64_t begin = blockIdx.x * kSquaresChunk, end = min(n, begin + kSquaresChunk);
+  const bool wide = aligned && (end - begin) % 8 == 0;
+  const double sum =
+      block_total(wide ? squares<true>(x, begin, end) : squares<false>(x, begin, end));
   if (threadIdx.x == 0) partials[blockIdx.x] = sum;
 }
 

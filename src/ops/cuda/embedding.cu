@@ -59,10 +59,10 @@ constexpr int kSumAhead = 8;  // rows that are read before they are added, in or
 
 /// A block per place in the order and slice of columns. The first place of an id sums all its rows,
 /// one after the other; the others have nothing to do.
-template <class T>
+template <class T, bool kWide>
 __global__ void __launch_bounds__(kSumThreads)
     embedding_backward_kernel(const Order order, const T* dy, float* dtable, int64_t columns,
-                              unsigned slices, bool wide) {
+                              unsigned slices) {
   const int64_t place = blockIdx.x / slices;
   const int32_t id = order.ids[place];
   if (place > 0 && order.ids[place - 1] == id) return;
@@ -70,25 +70,25 @@ __global__ void __launch_bounds__(kSumThreads)
   const int64_t left = columns - i;
   if (left <= 0) return;
   float* const to = dtable + id * columns + i;
-  Eight sum = load(to, left, wide);
+  Eight sum = load<kWide>(to, left);
   for (int64_t begin = place;; begin += kSumAhead) {
     bool mine[kSumAhead];
-    Fetched<T> ahead[kSumAhead];
+    Raw<T> ahead[kSumAhead];
 #pragma unroll
     for (int k = 0; k < kSumAhead; ++k) {
       mine[k] = begin + k < order.count && order.ids[begin + k] == id;
-      if (mine[k]) ahead[k] = fetch(dy + order.rows[begin + k] * columns + i, left, wide);
+      if (mine[k]) ahead[k] = load_raw<kWide>(dy + order.rows[begin + k] * columns + i, left);
     }
 #pragma unroll
     for (int k = 0; k < kSumAhead; ++k) {
       if (!mine[k]) continue;
-      const Eight next = widened(ahead[k]);
+      const Eight x = to_f32(ahead[k]);
 #pragma unroll
-      for (int e = 0; e < 8; ++e) sum.at[e] += next.at[e];
+      for (int e = 0; e < 8; ++e) sum.at[e] += x.at[e];
     }
     if (!mine[kSumAhead - 1]) break;
   }
-  store(to, sum, left, wide);
+  store<kWide>(to, sum, left);
 }
 
 __global__ void count_up_kernel(int32_t* values, int32_t first, int64_t count) {
@@ -155,9 +155,11 @@ void embedding_backward(Exec& exec, const EmbeddingBackwardArgs& args) {
       using T = decltype(type);
       T* const dy = pointer<T>(args.dy);
       float* const dtable = pointer<float>(args.dtable);
-      embedding_backward_kernel<T>
-          <<<blocks_for(order.count * slices, 1), kSumThreads, 0, stream_of(exec)>>>(
-              order, dy, dtable, columns, slices, is_wide(columns, dy, dtable));
+      with_width(is_wide(columns, dy, dtable), [&](auto wide) {
+        embedding_backward_kernel<T, wide()>
+            <<<blocks_for(order.count * slices, 1), kSumThreads, 0, stream_of(exec)>>>(
+                order, dy, dtable, columns, slices);
+      });
       check_launch("embedding_backward");
     });
   }

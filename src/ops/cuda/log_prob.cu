@@ -50,10 +50,10 @@ struct Forward {
   const float* inverse_temperature;
   float *log_prob, *lse, *entropy;  // [rows]; the last two or null
   int64_t vocab;
-  bool wide;
 };
 
 /// A block per row: eight number k is thread k mod kThreads's, whatever the other rows are.
+template <bool kWide>
 __global__ void __launch_bounds__(kThreads) log_prob_kernel(const Forward f) {
   wait_for_earlier_kernels();
   __shared__ float scratch[3][kThreads / 32];
@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(kThreads) log_prob_kernel(const Forward f) {
 #pragma unroll
     for (int k = 0; k < kAhead; ++k) {
       const int64_t at = i + 8 * kThreads * k;
-      z[k] = load(logits + at, f.vocab - at, f.wide && at < f.vocab, kLowest);
+      z[k] = load<kWide>(logits + at, f.vocab - at, kLowest);
     }
 #pragma unroll
     for (int k = 0; k < kAhead; ++k)
@@ -99,11 +99,10 @@ struct Backward {
   T* dlogits;  // [rows, vocab]; may be logits
   int64_t vocab;
   unsigned blocks;  // of a row
-  bool wide;
 };
 
 /// A thread reads all it needs of the logits before it writes.
-template <class T>
+template <class T, bool kWide>
 __global__ void __launch_bounds__(kBackwardThreads) log_prob_backward_kernel(const Backward<T> g) {
   const int64_t row = blockIdx.x / g.blocks;
   const int64_t i = int64_t{8} * (blockIdx.x % g.blocks * kBackwardThreads + threadIdx.x);
@@ -112,7 +111,7 @@ __global__ void __launch_bounds__(kBackwardThreads) log_prob_backward_kernel(con
   const float scale = g.inverse_temperature[row], lse = g.lse[row], entropy = g.entropy[row];
   const float d_log_prob = g.d_log_prob[row], d_entropy = g.d_entropy[row];
   const int64_t target = g.targets[row] - i;
-  Eight x = load(g.logits + row * g.vocab + i, left, g.wide);
+  Eight x = load<kWide>(g.logits + row * g.vocab + i, left);
 #pragma unroll
   for (int e = 0; e < 8; ++e) {
     const float log_p = x.at[e] * scale - lse, p = expf(log_p);
@@ -120,7 +119,7 @@ __global__ void __launch_bounds__(kBackwardThreads) log_prob_backward_kernel(con
     const float from_entropy = p == 0.0F ? 0.0F : p * (log_p + entropy);
     x.at[e] = ((one_hot - p) * d_log_prob - from_entropy * d_entropy) * scale;
   }
-  store(g.dlogits + row * g.vocab + i, x, left, g.wide);
+  store<kWide>(g.dlogits + row * g.vocab + i, x, left);
 }
 
 }  // namespace
@@ -134,9 +133,11 @@ void log_prob(Exec& exec, const LogProbArgs& args) {
                      .log_prob = pointer<float>(args.log_prob),
                      .lse = pointer<float>(args.lse),
                      .entropy = pointer<float>(args.entropy),
-                     .vocab = vocab,
-                     .wide = is_wide(vocab, pointer<float>(args.logits))};
-  launch_chained<log_prob_kernel>(exec, {static_cast<unsigned>(rows), kThreads}, "log_prob", f);
+                     .vocab = vocab};
+  with_width(is_wide(vocab, f.logits), [&](auto wide) {
+    launch_chained<log_prob_kernel<wide()>>(exec, {static_cast<unsigned>(rows), kThreads},
+                                            "log_prob", f);
+  });
 }
 
 void log_prob_backward(Exec& exec, const LogProbBackwardArgs& args) {
@@ -144,20 +145,20 @@ void log_prob_backward(Exec& exec, const LogProbBackwardArgs& args) {
   if (rows == 0 || vocab == 0) return;
   with_type(args.dlogits.dtype(), [&](auto type) {
     using T = decltype(type);
-    Backward<T> g = {.logits = pointer<float>(args.logits),
-                     .targets = pointer<int32_t>(args.targets),
-                     .inverse_temperature = pointer<float>(args.inverse_temperature),
-                     .lse = pointer<float>(args.lse),
-                     .entropy = pointer<float>(args.entropy),
-                     .d_log_prob = pointer<float>(args.d_log_prob),
-                     .d_entropy = pointer<float>(args.d_entropy),
-                     .dlogits = pointer<T>(args.dlogits),
-                     .vocab = vocab,
-                     .blocks = blocks_for(eights(vocab), kBackwardThreads),
-                     .wide = false};
-    g.wide = is_wide(vocab, g.logits) && is_aligned(g.dlogits);
-    log_prob_backward_kernel<T>
-        <<<blocks_for(rows * g.blocks, 1), kBackwardThreads, 0, stream_of(exec)>>>(g);
+    const Backward<T> g = {.logits = pointer<float>(args.logits),
+                           .targets = pointer<int32_t>(args.targets),
+                           .inverse_temperature = pointer<float>(args.inverse_temperature),
+                           .lse = pointer<float>(args.lse),
+                           .entropy = pointer<float>(args.entropy),
+                           .d_log_prob = pointer<float>(args.d_log_prob),
+                           .d_entropy = pointer<float>(args.d_entropy),
+                           .dlogits = pointer<T>(args.dlogits),
+                           .vocab = vocab,
+                           .blocks = blocks_for(eights(vocab), kBackwardThreads)};
+    with_width(is_wide(vocab, g.logits) && is_aligned(g.dlogits), [&](auto wide) {
+      log_prob_backward_kernel<T, wide()>
+          <<<blocks_for(rows * g.blocks, 1), kBackwardThreads, 0, stream_of(exec)>>>(g);
+    });
     check_launch("log_prob_backward");
   });
 }

@@ -28,96 +28,115 @@ struct Forward {
   float* rstd;     // [rows] or null
   int64_t rows, columns;
   float eps;
-  bool wide;
+};
 
-  /// Eight of x, with delta added and written back.
-  __device__ Fetched<T> updated(int64_t row, int64_t i, const Fetched<T>& before,
-                                const Fetched<T>& change) const {
-    if (delta == nullptr) return before;
-    Eight u = widened(before);
-    const Eight v = widened(change);
+/// Eight of x and of delta.
+template <class T>
+struct Change {
+  Raw<T> x, delta;
+
+  /// x, with delta added and written back.
+  template <bool kWide>
+  __device__ Raw<T> made(const Forward<T>& a, int64_t at, int64_t left) const {
+    if (a.delta == nullptr) return x;
+    Eight u = to_f32(x);
+    const Eight d = to_f32(delta);
 #pragma unroll
-    for (int e = 0; e < 8; ++e) u.at[e] = rounded<T>(u.at[e] + v.at[e]);
-    store(x + row * columns + i, u, columns - i, wide);
-    return narrowed<T>(u);
-  }
-  __device__ void write(int64_t row, int64_t i, const Eight& u, const Eight& weight,
-                        float r) const {
-    Eight result;
-#pragma unroll
-    for (int e = 0; e < 8; ++e) result.at[e] = rounded<T>(u.at[e] * r) * weight.at[e];
-    store(y + row * columns + i, result, columns - i, wide);
+    for (int e = 0; e < 8; ++e) u.at[e] += d.at[e];
+    const Raw<T> after = rounded_to<T>(u);
+    store_raw<kWide>(a.x + at, after, left);
+    return after;
   }
 };
 
-__device__ inline float add_squares(float sum, const Eight& u) {
+template <class T>
+__device__ float add_squares(float sum, const Raw<T>& raw) {
+  const Eight u = to_f32(raw);
 #pragma unroll
   for (int e = 0; e < 8; ++e) sum = fmaf(u.at[e], u.at[e], sum);
   return sum;
 }
 
+template <class T>
+__device__ Eight normalised(const Raw<T>& raw, const Raw<T>& weights, float r) {
+  Eight u = to_f32(raw);
+#pragma unroll
+  for (int e = 0; e < 8; ++e) u.at[e] *= r;
+  u = rounded<T>(u);
+  const Eight w = to_f32(weights);
+#pragma unroll
+  for (int e = 0; e < 8; ++e) u.at[e] *= w.at[e];
+  return u;
+}
+
 /// kThreads threads a row: eight number k of a row is thread k mod kThreads's. It keeps the first
-/// kHeld of its eights in registers and reads those of longer rows again.
-template <class T, int kThreads, int kHeld>
+/// kHeld of its eights in registers and reads those of longer rows again. All loads that hang on
+/// nothing are done first.
+template <class T, bool kWide, int kThreads, int kHeld>
 __global__ void __launch_bounds__(kThreads == 32 ? 32 * kWarpRows : kThreads)
     rms_norm_kernel(const Forward<T> a) {
   wait_for_earlier_kernels();
   __shared__ float scratch[kThreads / 32];
   const int64_t row = static_cast<int64_t>(blockIdx.x) * blockDim.y + threadIdx.y;
   if (row >= a.rows) return;  // whole warps, and only where no block-wide barrier follows
-  const int64_t first = int64_t{8} * threadIdx.x, step = 8 * kThreads;
-  const T* const x = a.x + row * a.columns;
-  const T* const delta = a.delta + (a.delta != nullptr ? row * a.columns : 0);
-  Fetched<T> held[kHeld] = {}, change[kHeld] = {}, weights[kHeld] = {};
+  constexpr int kStep = 8 * kThreads;
+  const int64_t first = int64_t{8} * threadIdx.x, start = row * a.columns;
+  Change<T> changes[kHeld];
+  Raw<T> weights[kHeld], held[kHeld];
 #pragma unroll
   for (int k = 0; k < kHeld; ++k) {
-    const int64_t i = first + k * step;
-    if (i >= a.columns) continue;
-    held[k] = fetch(x + i, a.columns - i, a.wide);
-    if (a.delta != nullptr) change[k] = fetch(delta + i, a.columns - i, a.wide);
-    weights[k] = fetch(a.w + i, a.columns - i, a.wide);
+    const int64_t i = first + k * kStep, left = a.columns - i;
+    changes[k].x = load_raw<kWide>(a.x + start + i, left);
+    changes[k].delta = load_raw<kWide>(a.delta + start + i, a.delta != nullptr ? left : 0);
+  }
+#pragma unroll
+  for (int k = 0; k < kHeld; ++k) {
+    const int64_t i = first + k * kStep;
+    weights[k] = load_raw<kWide>(a.w + i, a.columns - i);
   }
   float squares = 0;
 #pragma unroll
   for (int k = 0; k < kHeld; ++k) {
-    const int64_t i = first + k * step;
-    if (i >= a.columns) continue;
-    held[k] = a.updated(row, i, held[k], change[k]);
-    squares = add_squares(squares, widened(held[k]));
+    const int64_t i = first + k * kStep;
+    held[k] = changes[k].template made<kWide>(a, start + i, a.columns - i);
+    squares = add_squares(squares, held[k]);
   }
-  for (int64_t i = first + kHeld * step; i < a.columns; i += step) {
-    const Fetched<T> before = fetch(x + i, a.columns - i, a.wide);
-    Fetched<T> more = {};
-    if (a.delta != nullptr) more = fetch(delta + i, a.columns - i, a.wide);
-    squares = add_squares(squares, widened(a.updated(row, i, before, more)));
+  for (int64_t i = first + kHeld * kStep; i < a.columns; i += kStep) {
+    const int64_t at = start + i, left = a.columns - i;
+    const Change<T> change = {load_raw<kWide>(a.x + at, left),
+                              load_raw<kWide>(a.delta + at, a.delta != nullptr ? left : 0)};
+    squares = add_squares(squares, change.template made<kWide>(a, at, left));
   }
   const float sum = row_sum<kThreads>(squares, scratch);
   const float r = 1.0F / sqrtf(sum / static_cast<float>(a.columns) + a.eps);
 #pragma unroll
   for (int k = 0; k < kHeld; ++k) {
-    const int64_t i = first + k * step;
-    if (i < a.columns) a.write(row, i, widened(held[k]), widened(weights[k]), r);
+    const int64_t i = first + k * kStep;
+    store<kWide>(a.y + start + i, normalised(held[k], weights[k], r), a.columns - i);
   }
-  for (int64_t i = first + kHeld * step; i < a.columns; i += step)
-    a.write(row, i, load(x + i, a.columns - i, a.wide), load(a.w + i, a.columns - i, a.wide), r);
+  for (int64_t i = first + kHeld * kStep; i < a.columns; i += kStep) {
+    const int64_t at = start + i, left = a.columns - i;
+    const Raw<T> u = load_raw<kWide>(a.x + at, left), w = load_raw<kWide>(a.w + i, left);
+    store<kWide>(a.y + at, normalised(u, w, r), left);
+  }
   if (a.rstd != nullptr && threadIdx.x == 0) a.rstd[row] = r;
 }
 
 /// The number of threads depends on the width alone.
-template <class T>
+template <bool kWide, class T>
 void forward(const Exec& exec, const Forward<T>& a) {
-  const char* op = "rms_norm";
+  const char* const op = "rms_norm";
   const auto rows = static_cast<unsigned>(a.rows);
   const int64_t n = eights(a.columns);
   if (n <= 4 * 32)
-    launch_chained<rms_norm_kernel<T, 32, 4>>(
+    launch_chained<rms_norm_kernel<T, kWide, 32, 4>>(
         exec, {blocks_for(a.rows, kWarpRows), dim3(32, kWarpRows)}, op, a);
   else if (n <= 4 * 128)
-    launch_chained<rms_norm_kernel<T, 128, 4>>(exec, {rows, 128}, op, a);
+    launch_chained<rms_norm_kernel<T, kWide, 128, 4>>(exec, {rows, 128}, op, a);
   else if (n <= 4 * 256)
-    launch_chained<rms_norm_kernel<T, 256, 4>>(exec, {rows, 256}, op, a);
+    launch_chained<rms_norm_kernel<T, kWide, 256, 4>>(exec, {rows, 256}, op, a);
   else
-    launch_chained<rms_norm_kernel<T, 1024, 2>>(exec, {rows, 1024}, op, a);
+    launch_chained<rms_norm_kernel<T, kWide, 1024, 2>>(exec, {rows, 1024}, op, a);
 }
 
 template <class T>
@@ -131,59 +150,92 @@ struct Backward {
   int64_t rows, columns;
   int64_t chunk;   // rows of one block
   int64_t stride;  // columns, rounded up to whole eights
-  bool wide;
   bool in_shared;  // whether a chunk's dw fits there while it is summed
 };
 
+/// What eight columns of a row bring to the gradients.
+template <class T>
+struct RowEight {
+  Raw<T> dy, x, w;
+
+  template <bool kWide>
+  static __device__ RowEight load(const Backward<T>& a, int64_t row, int64_t i) {
+    const int64_t at = row * a.columns + i, left = a.columns - i;
+    return {load_raw<kWide>(a.dy + at, left), load_raw<kWide>(a.x + at, left),
+            load_raw<kWide>(a.w + i, left)};
+  }
+};
+
 /// dx of a chunk of rows, and its share of dw: a thread sums its own columns over the rows in
-/// order.
-template <class T, int kThreads>
-__global__ void __launch_bounds__(kThreads) rms_norm_backward_kernel(const Backward<T> a) {
+/// order. It keeps the first kHeld of its eights in registers between the two passes over a row,
+/// and reads those of longer rows again.
+template <class T, bool kWide, int kThreads, int kHeld>
+__global__ void __launch_bounds__(kThreads, 1024 / kThreads / (kThreads == 128 ? 2 : 1))
+    rms_norm_backward_kernel(const Backward<T> a) {
   extern __shared__ float4 dynamic[];
   __shared__ float scratch[2][kThreads / 32];  // by turns: one barrier a row is then enough
-  const int64_t first = int64_t{8} * threadIdx.x, step = 8 * kThreads;
+  constexpr int kStep = 8 * kThreads;
+  const int64_t first = int64_t{8} * threadIdx.x;
   float* const partial = a.partials + blockIdx.x * a.stride;
   float* const sums = a.in_shared ? reinterpret_cast<float*>(dynamic) : partial;
-  for (int64_t i = first; i < a.columns; i += step) store_wide(sums + i, Eight{});
+  for (int64_t i = first; i < a.columns; i += kStep) store<true>(sums + i, Eight{}, 8);
   const int64_t begin = blockIdx.x * a.chunk, end = min(a.rows, begin + a.chunk);
   for (int64_t row = begin; row < end; ++row) {
-    const T* const dy = a.dy + row * a.columns;
-    const T* const x = a.x + row * a.columns;
-    T* const dx = a.dx + row * a.columns;
     const float r = a.rstd[row];
+    RowEight<T> held[kHeld];
+    Raw<T> before[kHeld];  // dx
+#pragma unroll
+    for (int k = 0; k < kHeld; ++k)
+      held[k] = RowEight<T>::template load<kWide>(a, row, first + k * kStep);
+#pragma unroll
+    for (int k = 0; k < kHeld; ++k) {
+      const int64_t i = first + k * kStep;
+      before[k] = load_raw<kWide>(a.dx + row * a.columns + i, a.columns - i);
+    }
     float dot = 0;
-#pragma unroll 4
-    for (int64_t i = first; i < a.columns; i += step) {
-      const int64_t left = a.columns - i;
-      const auto dy_i = fetch(dy + i, left, a.wide), x_i = fetch(x + i, left, a.wide);
-      const auto w_i = fetch(a.w + i, left, a.wide);
-      const Eight d = widened(dy_i), u = widened(x_i), w = widened(w_i);
+    const auto add_dot = [&](const RowEight<T>& of) {
+      const Eight d = to_f32(of.dy), u = to_f32(of.x), w = to_f32(of.w);
 #pragma unroll
       for (int e = 0; e < 8; ++e) dot = fmaf(d.at[e] * w.at[e], u.at[e] * r, dot);
-    }
-    const float mean = block_sum<kThreads>(dot, scratch[row & 1]) / static_cast<float>(a.columns);
+    };
+#pragma unroll
+    for (int k = 0; k < kHeld; ++k)
+      if (first + k * kStep < a.columns) add_dot(held[k]);
 #pragma unroll 2
-    for (int64_t i = first; i < a.columns; i += step) {
-      const int64_t left = a.columns - i;
-      const auto dy_i = fetch(dy + i, left, a.wide), x_i = fetch(x + i, left, a.wide);
-      const auto w_i = fetch(a.w + i, left, a.wide), dx_i = fetch(dx + i, left, a.wide);
-      const Eight d = widened(dy_i), u = widened(x_i), w = widened(w_i);
-      Eight to = widened(dx_i), dw = load_wide(sums + i);
+    for (int64_t i = first + kHeld * kStep; i < a.columns; i += kStep)
+      add_dot(RowEight<T>::template load<kWide>(a, row, i));
+    const float mean = block_sum<kThreads>(dot, scratch[row & 1]) / static_cast<float>(a.columns);
+    const auto add_gradients = [&](const RowEight<T>& of, const Raw<T>& dx, int64_t i) {
+      const Eight d = to_f32(of.dy), w = to_f32(of.w);
+      Eight to = to_f32(dx), dw = to_f32(load_raw<true>(sums + i, 8)), x = to_f32(of.x);
+#pragma unroll
+      for (int e = 0; e < 8; ++e) x.at[e] *= r;
+      const Eight seen = rounded<T>(x);
 #pragma unroll
       for (int e = 0; e < 8; ++e) {
-        const float normalised = u.at[e] * r;
-        to.at[e] += (d.at[e] * w.at[e] - normalised * mean) * r;
-        dw.at[e] = fmaf(d.at[e], rounded<T>(normalised), dw.at[e]);
+        to.at[e] += (d.at[e] * w.at[e] - x.at[e] * mean) * r;
+        dw.at[e] = fmaf(d.at[e], seen.at[e], dw.at[e]);
       }
-      store(dx + i, to, left, a.wide);
-      store_wide(sums + i, dw);
+      store<kWide>(a.dx + row * a.columns + i, to, a.columns - i);
+      store<true>(sums + i, dw, 8);
+    };
+#pragma unroll
+    for (int k = 0; k < kHeld; ++k) {
+      const int64_t i = first + k * kStep;
+      if (i < a.columns) add_gradients(held[k], before[k], i);
+    }
+#pragma unroll 2
+    for (int64_t i = first + kHeld * kStep; i < a.columns; i += kStep) {
+      const Raw<T> dx = load_raw<kWide>(a.dx + row * a.columns + i, a.columns - i);
+      add_gradients(RowEight<T>::template load<kWide>(a, row, i), dx, i);
     }
   }
   if (!a.in_shared) return;
-  for (int64_t i = first; i < a.columns; i += step) store_wide(partial + i, load_wide(sums + i));
+  for (int64_t i = first; i < a.columns; i += kStep)
+    store_raw<true>(partial + i, load_raw<true>(sums + i, 8), 8);
 }
 
-template <class T>
+template <bool kWide, class T>
 void backward(const Exec& exec, Backward<T> a, float* dw) {
   constexpr int64_t kSharedBytes = 40 << 10;  // any device has that without asking
   a.stride = 8 * eights(a.columns);
@@ -195,9 +247,9 @@ void backward(const Exec& exec, Backward<T> a, float* dw) {
   const size_t shared = a.in_shared ? static_cast<size_t>(bytes) : 0;
   const auto blocks = static_cast<unsigned>(chunks.count);
   if (eights(a.columns) <= 4 * 128)
-    rms_norm_backward_kernel<T, 128><<<blocks, 128, shared, stream_of(exec)>>>(a);
+    rms_norm_backward_kernel<T, kWide, 128, 4><<<blocks, 128, shared, stream_of(exec)>>>(a);
   else
-    rms_norm_backward_kernel<T, 512><<<blocks, 512, shared, stream_of(exec)>>>(a);
+    rms_norm_backward_kernel<T, kWide, 512, 2><<<blocks, 512, shared, stream_of(exec)>>>(a);
   check_launch("rms_norm_backward");
   add_column_sums(exec, {a.partials, chunks.count, a.stride, a.columns}, dw);
 }
@@ -209,17 +261,16 @@ void rms_norm(Exec& exec, const RmsNormArgs& args) {
   if (rows == 0 || columns == 0) return;
   with_type(args.x.dtype(), [&](auto type) {
     using T = decltype(type);
-    Forward<T> a = {.x = pointer<T>(args.x),
-                    .delta = pointer<T>(args.delta),
-                    .w = pointer<T>(args.w),
-                    .y = pointer<T>(args.y),
-                    .rstd = pointer<float>(args.rstd),
-                    .rows = rows,
-                    .columns = columns,
-                    .eps = args.eps,
-                    .wide = false};
-    a.wide = is_wide(columns, a.x, a.delta, a.w, a.y);
-    forward(exec, a);
+    const Forward<T> a = {.x = pointer<T>(args.x),
+                          .delta = pointer<T>(args.delta),
+                          .w = pointer<T>(args.w),
+                          .y = pointer<T>(args.y),
+                          .rstd = pointer<float>(args.rstd),
+                          .rows = rows,
+                          .columns = columns,
+                          .eps = args.eps};
+    with_width(is_wide(columns, a.x, a.delta, a.w, a.y),
+               [&](auto wide) { forward<wide()>(exec, a); });
   });
 }
 
@@ -228,20 +279,19 @@ void rms_norm_backward(Exec& exec, const RmsNormBackwardArgs& args) {
   if (rows == 0 || columns == 0) return;
   with_type(args.x.dtype(), [&](auto type) {
     using T = decltype(type);
-    Backward<T> a = {.dy = pointer<T>(args.dy),
-                     .x = pointer<T>(args.x),
-                     .w = pointer<T>(args.w),
-                     .rstd = pointer<float>(args.rstd),
-                     .dx = pointer<T>(args.dx),
-                     .partials = nullptr,
-                     .rows = rows,
-                     .columns = columns,
-                     .chunk = 0,
-                     .stride = 0,
-                     .wide = false,
-                     .in_shared = false};
-    a.wide = is_wide(columns, a.dy, a.x, a.w, a.dx);
-    backward(exec, a, pointer<float>(args.dw));
+    const Backward<T> a = {.dy = pointer<T>(args.dy),
+                           .x = pointer<T>(args.x),
+                           .w = pointer<T>(args.w),
+                           .rstd = pointer<float>(args.rstd),
+                           .dx = pointer<T>(args.dx),
+                           .partials = nullptr,
+                           .rows = rows,
+                           .columns = columns,
+                           .chunk = 0,
+                           .stride = 0,
+                           .in_shared = false};
+    with_width(is_wide(columns, a.dy, a.x, a.w, a.dx),
+               [&](auto wide) { backward<wide()>(exec, a, pointer<float>(args.dw)); });
   });
 }
 

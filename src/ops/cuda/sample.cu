@@ -47,7 +47,6 @@ struct Draws {
   Candidate* lists;  // [rows, capacity]
   int32_t* tokens;
   int64_t vocab, capacity;
-  bool wide;
 };
 
 /// Of each tile: the largest logit, NaNs aside, and the weights relative to that.
@@ -56,7 +55,8 @@ struct Tiles {
 };
 
 /// A warp per tile.
-__device__ void read_tiles(const SampledRow& row, bool wide, Tiles& tiles) {
+template <bool kWide>
+__device__ void read_tiles(const SampledRow& row, Tiles& tiles) {
   const int lane = threadIdx.x % 32, count = (row.vocab + kTile - 1) / kTile;
   for (int t = threadIdx.x / 32; t < count; t += kSampleWarps) {
     Eight x[kTile / 256];
@@ -65,7 +65,7 @@ __device__ void read_tiles(const SampledRow& row, bool wide, Tiles& tiles) {
 #pragma unroll
     for (int k = 0; k < kTile / 256; ++k) {
       const int at = t * kTile + 8 * (32 * k + lane);
-      x[k] = load(row.logits + at, row.vocab - at, wide && at < row.vocab, kLowest);
+      x[k] = load<kWide>(row.logits + at, row.vocab - at, kLowest);
     }
 #pragma unroll
     for (int k = 0; k < kTile / 256; ++k)
@@ -161,10 +161,11 @@ __device__ float lowest_weight(const SampledRow& row, const Settings& s, double 
   return fmaxf(s.min_weight, static_cast<float>(outside_top_p));
 }
 
+template <bool kWide>
 __device__ int32_t draw(const Draws& d, SampledRow row, const Settings& s) {
   __shared__ Tiles tiles;
   __shared__ float scratch[kSampleWarps];
-  read_tiles(row, d.wide, tiles);
+  read_tiles<kWide>(row, tiles);
   const int me = static_cast<int>(threadIdx.x), count = (row.vocab + kTile - 1) / kTile;
   MyTile mine = {me < count ? tiles.max[me] : kLowest, 0};
   row.max = block_max<kSampleThreads>(mine.max, scratch);
@@ -179,15 +180,16 @@ __device__ int32_t draw(const Draws& d, SampledRow row, const Settings& s) {
 }
 
 /// A block per row.
+template <bool kWide>
 __global__ void __launch_bounds__(kSampleThreads) sample_kernel(const Draws d) {
   wait_for_earlier_kernels();
   const Settings s = settings_of(d.rows[blockIdx.x]);
-  const int32_t token = draw(d,
-                             {.logits = d.logits + blockIdx.x * d.vocab,
-                              .vocab = static_cast<int>(d.vocab),
-                              .max = 0,
-                              .inverse_temperature = s.inverse_temperature},
-                             s);
+  const int32_t token = draw<kWide>(d,
+                                    {.logits = d.logits + blockIdx.x * d.vocab,
+                                     .vocab = static_cast<int>(d.vocab),
+                                     .max = 0,
+                                     .inverse_temperature = s.inverse_temperature},
+                                    s);
   if (threadIdx.x == 0) d.tokens[blockIdx.x] = token;
 }
 
@@ -207,10 +209,11 @@ void sample(Exec& exec, const SampleArgs& args) {
                          .lists = reinterpret_cast<Candidate*>(exec.workspace.data()),
                          .tokens = pointer<int32_t>(args.tokens) + first,
                          .vocab = vocab,
-                         .capacity = std::min(vocab, room),
-                         .wide = is_wide(vocab, logits)};
-    launch_chained<sample_kernel>(exec, {static_cast<unsigned>(count), kSampleThreads}, "sample",
-                                  draws);
+                         .capacity = std::min(vocab, room)};
+    with_width(is_wide(vocab, logits), [&](auto wide) {
+      launch_chained<sample_kernel<wide()>>(exec, {static_cast<unsigned>(count), kSampleThreads},
+                                            "sample", draws);
+    });
   }
 }
 
