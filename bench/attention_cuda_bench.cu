@@ -187,43 +187,56 @@ void time_reads() {
 /// holds: then memory is not what takes the time.
 enum class Keys { own, of_the_first };
 
-struct Decode {
+/// What decodes: sequences that share their first `prompt` keys in groups.
+struct DecodeProblem {
   int64_t sequences, heads, kv_heads, dim;
-  int context;
+  int context;         // keys of each sequence
+  int group = 1;       // sequences that share
+  int prompt = 0;      // keys, a multiple of a page's
+  bool hinted = true;  // attention is told
   Keys keys = Keys::own;
 };
 
-void time_decode(const Decode& d) {
+void time_decode(const DecodeProblem& e) {
   constexpr int kPage = 16;
-  const auto& [sequences, heads, kv_heads, dim, context, keys] = d;
-  const int64_t per_sequence = (context + kPage - 1) / kPage,
-                slots = sequences * per_sequence * kPage;
-  const auto q = normals<bf16>(sequences * heads * dim, 1);
-  const auto k = normals<bf16>(slots * kv_heads * dim, 2),
-             v = normals<bf16>(slots * kv_heads * dim, 3);
-  std::vector<int32_t> pages(size_t(sequences * per_sequence)), begins(size_t(sequences) + 1);
+  const int64_t per_sequence = (e.context + kPage - 1) / kPage,
+                slots = e.sequences * per_sequence * kPage;
+  const auto q = normals<bf16>(e.sequences * e.heads * e.dim, 1);
+  const auto k = normals<bf16>(slots * e.kv_heads * e.dim, 2),
+             v = normals<bf16>(slots * e.kv_heads * e.dim, 3);
+  std::vector<int32_t> pages(size_t(e.sequences * per_sequence)), begins(size_t(e.sequences) + 1),
+      runs;
   std::iota(pages.begin(), pages.end(), 0);
   std::shuffle(pages.begin(), pages.end(), std::mt19937_64(1));
-  if (keys == Keys::of_the_first)
-    for (size_t i = static_cast<size_t>(per_sequence); i < pages.size(); ++i)
-      pages[i] = pages[i - static_cast<size_t>(per_sequence)];
+  if (e.keys == Keys::of_the_first)
+    for (size_t i = size_t(per_sequence); i < pages.size(); ++i)
+      pages[i] = pages[i - size_t(per_sequence)];
+  for (int64_t b = 0; b < e.sequences; ++b)
+    std::copy_n(pages.begin() + b / e.group * e.group * per_sequence, e.prompt / kPage,
+                pages.begin() + b * per_sequence);
+  for (int b = 0; e.group > 1 && e.hinted && b < e.sequences; b += e.group)
+    runs.insert(runs.end(), {b, std::min(e.group, int(e.sequences) - b)});
   std::iota(begins.begin(), begins.end(), 0);
-  const Buffer<int32_t> d_pages(pages), d_begins(begins),
-      d_context(std::vector<int32_t>(size_t(sequences), context));
+  const Buffer<int32_t> d_pages(pages), d_begins(begins), d_runs(runs),
+      d_context(std::vector<int32_t>(size_t(e.sequences), e.context)),
+      d_shared(std::vector<int32_t>(size_t(e.sequences), e.prompt));
   const Buffer<bf16> out(q.size());
   const auto run = [&] {
     Exec exec = runner().exec();
-    cuda::attention(exec, {.q = view(q, {sequences, heads, dim}),
-                           .k_pool = view(k, {slots, kv_heads, dim}),
-                           .v_pool = view(v, {slots, kv_heads, dim}),
-                           .query_begin = view(d_begins, {sequences + 1}),
-                           .context = view(d_context, {sequences}),
-                           .page_table = view(d_pages, {sequences, per_sequence}),
-                           .kv_begin = {},
-                           .page_size = kPage,
-                           .scale = 1 / std::sqrt(static_cast<float>(dim)),
-                           .out = view(out, {sequences, heads, dim}),
-                           .lse = {}});
+    cuda::attention(
+        exec, {.q = view(q, {e.sequences, e.heads, e.dim}),
+               .k_pool = view(k, {slots, e.kv_heads, e.dim}),
+               .v_pool = view(v, {slots, e.kv_heads, e.dim}),
+               .query_begin = view(d_begins, {e.sequences + 1}),
+               .context = view(d_context, {e.sequences}),
+               .page_table = view(d_pages, {e.sequences, per_sequence}),
+               .kv_begin = {},
+               .page_size = kPage,
+               .shared_runs = runs.empty() ? Tensor() : view(d_runs, {int64_t(runs.size()) / 2, 2}),
+               .shared_keys = view(d_shared, {e.sequences}),
+               .scale = 1 / std::sqrt(static_cast<float>(e.dim)),
+               .out = view(out, {e.sequences, e.heads, e.dim}),
+               .lse = {}});
   };
   // As the engine runs it: captured once, launched as a graph.
   const cudaStream_t stream = runner().stream.handle();
@@ -241,10 +254,15 @@ void time_decode(const Decode& d) {
   const bool same = same_bits(eager, out.host());
   cudaGraphExecDestroy(executable);
   cudaGraphDestroy(graph);
-  const double bytes = 4.0 * static_cast<double>(sequences * context * kv_heads * dim);
-  std::printf("| %s | %4d x %5d | %2d/%d %3d | %9.1f us | %7.0f GB/s    | graph %s |\n",
-              keys == Keys::own ? "decode  " : "of L2   ", int(sequences), context, int(heads),
-              int(kv_heads), int(dim), time * 1e6, bytes / time / 1e9, verdict(same));
+  const double bytes =
+      4.0 * static_cast<double>(e.sequences * e.context * e.kv_heads * e.dim);  // as if unshared
+  std::printf("| %s | %4d x %5d | %2d/%d %3d | %9.1f us | %7.0f GB/s    | graph %s",
+              e.keys == Keys::own ? "decode  " : "of L2   ", int(e.sequences), e.context,
+              int(e.heads), int(e.kv_heads), int(e.dim), time * 1e6, bytes / time / 1e9,
+              verdict(same));
+  if (e.group > 1)
+    std::printf(", groups of %d share %d%s", e.group, e.prompt, e.hinted ? "" : ", not hinted");
+  std::printf(" |\n");
 }
 
 void time_training(int64_t sequences, int length, int64_t heads, int64_t kv_heads, int64_t dim) {
@@ -265,12 +283,21 @@ void time_all() {
   std::printf("| what     | seqs x tokens | heads   D | time         | speed           |\n");
   time_reads();
   time_decode({256, 32, 8, 128, 1536});
-  time_decode({256, 32, 8, 128, 1536, Keys::of_the_first});
+  time_decode({.sequences = 256,
+               .heads = 32,
+               .kv_heads = 8,
+               .dim = 128,
+               .context = 1536,
+               .keys = Keys::of_the_first});
   time_decode({2048, 4, 1, 128, 1536});  // as many bytes, a page's in one run
   time_decode({256, 16, 8, 128, 1536});
   time_decode({256, 32, 8, 64, 1536});
   time_decode({32, 32, 8, 128, 1536});
   time_decode({8, 32, 8, 128, 1536});
+  for (const auto& [sequences, heads, group] :
+       {std::array{256, 32, 8}, {256, 32, 4}, {256, 16, 8}, {256, 64, 8}, {64, 32, 8}, {40, 32, 8}})
+    for (const bool hinted : {false, true})
+      time_decode({sequences, heads, 8, 128, 1536, group, 1024, hinted});
   time_training(8, 4096, 32, 8, 128);
   time_training(8, 4096, 16, 8, 128);
   time_training(8, 4096, 32, 8, 64);

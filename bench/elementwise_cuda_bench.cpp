@@ -238,11 +238,12 @@ Case swiglu_case(Bench& bench, int64_t n, int64_t columns) {
 Case swiglu_backward_case(Bench& bench, int64_t n, int64_t columns) {
   const SwigluBackwardArgs args = {.dy = bench.bf16({n, columns}),
                                    .gate_up = bench.bf16({n, 2 * columns}),
-                                   .dgate_up = bench.bf16({n, 2 * columns})};
+                                   .dgate_up = bench.bf16({n, 2 * columns}),
+                                   .y = bench.bf16({n, columns})};
   return {fmt::format("swiglu_backward {} x {}", n, columns),
-          5 * args.dy.bytes(),
+          6 * args.dy.bytes(),
           [args](Exec& exec) { swiglu_backward(exec, args); },
-          {args.dgate_up}};
+          {args.dgate_up, args.y}};
 }
 
 Case add_case(Bench& bench, int64_t n) {

@@ -41,7 +41,8 @@ DeviceBatch upload(Exec& exec, Arena& arena, const HostBatch& batch) {
 int64_t batch_bytes(int64_t tokens, int64_t sequences, int64_t pages_per_sequence) {
   Arena measure;
   for (int i = 0; i < 3; ++i) measure.allocate(DType::i32, {tokens});  // ids, positions, slots
-  for (int i = 0; i < 3; ++i) measure.allocate(DType::i32, {sequences + 1});
+  // query_begin, context, kv_begin, and runs, which are of two sequences at least, with their keys
+  for (int i = 0; i < 5; ++i) measure.allocate(DType::i32, {sequences + 1});
   measure.allocate(DType::i32, {sequences, pages_per_sequence});
   return measure.used();
 }

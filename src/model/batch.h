@@ -20,10 +20,13 @@ struct HostBatch {
   std::vector<int32_t> context;      // [B] keys a sequence has in all, this batch's included
   std::vector<int32_t> page_table;   // [B, P] pages of each sequence's keys; or empty, and then
   std::vector<int32_t> kv_begin;     // [B] first row of each sequence's keys
+  std::vector<int32_t> shared_runs;  // [R, 2] who shares keys, as AttentionArgs has it; or empty
+  std::vector<int32_t> shared_keys;  // [B] with shared_runs: how many
   int page_size = 0;                 // tokens a page, with page_table
 
   int64_t tokens() const { return static_cast<int64_t>(ids.size()); }
   int64_t sequences() const { return static_cast<int64_t>(context.size()); }
+  bool shares() const { return !shared_runs.empty(); }
 
   /// Appends a whole sequence whose keys lie packed in token order (training).
   void append_packed(const std::vector<int32_t>& sequence);
@@ -38,6 +41,8 @@ struct DeviceBatch {
   Tensor context;      // [B] i32
   Tensor page_table;   // [B, P] i32, or empty
   Tensor kv_begin;     // [B] i32, or empty
+  Tensor shared_runs;  // [R, 2] i32, or empty
+  Tensor shared_keys;  // [B] i32, or empty
   int page_size = 0;
 };
 
@@ -51,10 +56,14 @@ DeviceBatch to_device(const HostBatch& batch, Put&& put) {
                      .context = put(batch.context),
                      .page_table = put(batch.page_table),
                      .kv_begin = put(batch.kv_begin),
+                     .shared_runs = put(batch.shared_runs),
+                     .shared_keys = put(batch.shared_keys),
                      .page_size = batch.page_size};
   if (device.page_table)
     device.page_table = device.page_table.reshape(
         {batch.sequences(), device.page_table.elements() / batch.sequences()});
+  if (device.shared_runs)
+    device.shared_runs = device.shared_runs.reshape({device.shared_runs.elements() / 2, 2});
   return device;
 }
 

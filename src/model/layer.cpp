@@ -138,6 +138,8 @@ void forward_attention(Exec& exec, const LayerContext& context, const Residual& 
                    .page_table = batch.page_table,
                    .kv_begin = batch.kv_begin,
                    .page_size = batch.page_size,
+                   .shared_runs = batch.shared_runs,
+                   .shared_keys = batch.shared_keys,
                    .scale = 1.0F / std::sqrt(static_cast<float>(config.head_dim)),
                    .out = attended,
                    .lse = first_rows(buffers.lse, n)});

@@ -49,6 +49,10 @@ void attention(Exec& exec, const AttentionArgs& args) {
   } else {
     check_tensor({op, "kv_begin", args.kv_begin}, DType::i32, {e.sequences});
   }
+  if (args.shared_runs) {
+    check_tensor({op, "shared_runs", args.shared_runs}, DType::i32, {args.shared_runs.dim(0), 2});
+    check_tensor({op, "shared_keys", args.shared_keys}, DType::i32, {e.sequences});
+  }
   check_tensor({op, "out", args.out}, type, {e.tokens, e.heads, e.dim});
   check_optional({op, "lse", args.lse}, DType::f32, {e.tokens, e.heads});
   check_workspace(op, exec);

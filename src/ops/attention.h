@@ -10,6 +10,8 @@ namespace miles {
 
 /// Keys are visited in tiles of this many absolute positions, ascending.
 inline constexpr int kAttentionTile = 64;
+/// Sequences of a run of AttentionArgs::shared_runs, at most.
+inline constexpr int kAttentionRun = 8;
 
 /// For query row n of sequence b at absolute position p (its last query is at context[b] − 1):
 ///   out[n,h] = Σ_{j≤p} softmax_j(scale · q[n,h]·k[j,h/(Hq/Hkv)]) · v[j,·]
@@ -28,9 +30,16 @@ struct AttentionArgs {
                       // page's size; or empty, …
   Tensor kv_begin;    // [B] i32: … and then key j is row kv_begin[b] + j
   int page_size = 0;  // tokens a page, any number; > 0 with a page_table
-  float scale = 1;    // usually 1/√D
-  Tensor out;         // [N, Hq, D] T
-  Tensor lse;         // [N, Hq] f32, or empty
+  // A hint, which changes no bit: who shares keys, so that they may be read once for several. A run
+  // is the sequences b0 … b0 + n − 1 of one query each whose keys [0, shared_keys) are the same
+  // rows of the pools: samples of one prompt. No sequence is in two runs.
+  Tensor shared_runs =
+      {};  // [R, 2] i32: b0 and n ≤ kAttentionRun of each, n = 0 for none; or empty
+  Tensor shared_keys = {};  // [B] i32, with shared_runs: fewer than context, the same for all of a
+                            // run, and 0 in none
+  float scale = 1;          // usually 1/√D
+  Tensor out;               // [N, Hq, D] T
+  Tensor lse;               // [N, Hq] f32, or empty
 };
 void attention(Exec& exec, const AttentionArgs& args);
 

@@ -129,9 +129,9 @@ EnqueuedStep Runner::enqueue(const StepBatch& step, const RolloutWeights& weight
   // Bans are put in place from the host.
   if (stream_->captures() && step.is_decode() && step.bans.empty()) {
     const int64_t sequences = step.tokens.sequences();
-    const DecodeShape shape =
-        ladder_shape({sequences, std::ssize(step.tokens.page_table) / sequences},
-                     {limits_.sequences, limits_.pages_per_sequence});
+    const DecodeShape shape = ladder_shape(
+        {sequences, std::ssize(step.tokens.page_table) / sequences, step.tokens.shares()},
+        {limits_.sequences, limits_.pages_per_sequence});
     const DeviceStep sent = send(padded_step(step, shape.sequences, shape.pages), staging);
     graphs_.run(*stream_, shape, [&] { compute(exec, sent, {}, weights, cache); });
   } else {

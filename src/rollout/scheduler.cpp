@@ -30,6 +30,9 @@ StepPlan Scheduler::schedule() {
     if (grow(sequence, plan)) plan_piece(sequence, plan);
   }
   if (plan.preempted == 0) admit(plan);
+  // A group side by side, so that attention can read its prompt once for several.
+  std::ranges::stable_sort(plan.pieces, {},
+                           [](const Piece& piece) { return piece.sequence->group; });
   MILES_CHECK(!plan.pieces.empty() || (running_.empty() && waiting_.empty()),
               "{} wait and {} run, and no step is possible", waiting_.size(), running_.size());
   return plan;

@@ -40,10 +40,10 @@ struct Piece {
 /// One step: at most chunked_prefill + max_running tokens of at most max_running sequences.
 struct StepPlan {
   std::vector<PageCopy> copies;  // to be made, in order, before the forward
-  std::vector<Piece> pieces;
-  int64_t prefill_tokens = 0;  // tokens in pieces of sequences that lack more than one
-  int64_t decode_tokens = 0;   // the other tokens
-  int64_t preempted = 0;       // sequences that lost their pages
+  std::vector<Piece> pieces;     // those of a group side by side
+  int64_t prefill_tokens = 0;    // tokens in pieces of sequences that lack more than one
+  int64_t decode_tokens = 0;     // the other tokens
+  int64_t preempted = 0;         // sequences that lost their pages
 };
 
 class Scheduler {

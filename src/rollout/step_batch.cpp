@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/rng.h"
+#include "ops/attention.h"
 
 namespace miles {
 namespace {
@@ -34,6 +35,45 @@ void append_page_tables(const StepPlan& plan, HostBatch& batch) {
   }
 }
 
+/// How many whole tiles of keys two sequences share that decode: those on the pages that their
+/// tables begin with alike, but for the keys that they are about to write.
+int64_t shared_tiles(const Piece& a, const Piece& b, int64_t page_size) {
+  const PageTable &left = a.sequence->pages, &right = b.sequence->pages;
+  const auto pages = std::ranges::mismatch(left, right).in1 - left.begin();
+  return std::min({pages * page_size, a.first, b.first}) / kAttentionTile;
+}
+
+/// Runs of decoding neighbours that share keys, where that saves enough reads.
+void append_shared(const StepPlan& plan, HostBatch& batch) {
+  // Of so many tiles one must be saved, or the second kernel that sharing takes costs more.
+  constexpr int64_t kTilesOfOneSaved = 8;
+  const std::vector<Piece>& pieces = plan.pieces;
+  batch.shared_keys.assign(pieces.size(), 0);
+  int64_t all = 0, saved = 0;
+  for (const Piece& piece : pieces)
+    all += (piece.first + piece.count + kAttentionTile - 1) / kAttentionTile;
+  for (size_t first = 0, end = 1; first < pieces.size(); first = end++) {
+    int64_t tiles = 0;
+    const auto joins = [&](const Piece& piece) {
+      if (pieces[first].count > 1 || piece.count > 1) return false;
+      const int64_t common = shared_tiles(pieces[first], piece, batch.page_size);
+      if (tiles == 0) tiles = common;
+      return common > 0 && common >= tiles;
+    };
+    while (end < pieces.size() && end - first < kAttentionRun && joins(pieces[end])) ++end;
+    if (end - first == 1) continue;
+    const auto count = static_cast<int64_t>(end - first);
+    batch.shared_runs.insert(batch.shared_runs.end(),
+                             {static_cast<int32_t>(first), static_cast<int32_t>(count)});
+    std::fill_n(batch.shared_keys.begin() + static_cast<std::ptrdiff_t>(first), count,
+                static_cast<int32_t>(tiles * kAttentionTile));
+    saved += tiles * (count - 1);
+  }
+  if (saved * kTilesOfOneSaved >= all) return;
+  batch.shared_runs.clear();
+  batch.shared_keys.clear();
+}
+
 void append_draw(const Sequence& sequence, uint64_t seed, StepBatch& step) {
   const SamplingParams& params = sequence.params;
   if (sequence.stop && sequence.drawn() < params.min_new_tokens)
@@ -61,6 +101,7 @@ StepBatch make_step_batch(const StepPlan& plan, int64_t page_size, uint64_t seed
     if (piece.draws()) append_draw(*piece.sequence, seed, step);
   }
   append_page_tables(plan, step.tokens);
+  append_shared(plan, step.tokens);
   return step;
 }
 
@@ -82,6 +123,10 @@ StepBatch padded_step(const StepBatch& step, int64_t sequences, int64_t pages) {
     padded.rows.push_back(static_cast<int32_t>(i));
     padded.samples.push_back({.temperature = 0});
     padded.inverse_temperature.push_back(1);
+  }
+  if (batch.shares()) {
+    batch.shared_runs.resize(static_cast<size_t>(sequences / 2 * 2), 0);
+    batch.shared_keys.resize(static_cast<size_t>(sequences), 0);
   }
   batch.page_table.assign(static_cast<size_t>(sequences * pages), 0);
   for (int64_t i = 0; i < real; ++i)

@@ -33,7 +33,8 @@ struct StepBatch {
 
 /// The same with tokens that belong to nobody, so that it has `sequences` sequences and page tables
 /// of `pages`: a step of one token a sequence then has one of few shapes. The additional tokens
-/// read one row of page 0, write nothing, and draw what nobody reads.
+/// read one row of page 0, write nothing, and draw what nobody reads. Where sequences share keys,
+/// there are as many runs as there could be.
 StepBatch padded_step(const StepBatch& step, int64_t sequences, int64_t pages);
 
 /// `seed`: for sequences that have none of their own.

@@ -9,7 +9,7 @@ DecodeShape ladder_shape(DecodeShape wanted, DecodeShape limits) {
   while (step * 8 <= wanted.sequences) step *= 2;
   while (pages < wanted.pages) pages *= 2;
   return {std::min(limits.sequences, (wanted.sequences + step - 1) / step * step),
-          std::min(limits.pages, pages)};
+          std::min(limits.pages, pages), wanted.shares};
 }
 
 void StepGraphs::run(Stream& stream, DecodeShape shape, const std::function<void()>& work) {

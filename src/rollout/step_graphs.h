@@ -17,11 +17,12 @@ namespace miles {
 struct DecodeShape {
   int64_t sequences = 0;
   int64_t pages = 0;                                     // in a page table
+  bool shares = false;                                   // keys are read once for several sequences
   auto operator<=>(const DecodeShape&) const = default;  // NOLINT(modernize-use-nullptr): none here
 };
 
 /// The smallest shape of the ladder that holds so much: about four numbers of sequences and one of
-/// pages an octave, and at most the limits.
+/// pages an octave, and at most the limits; `shares` as wanted.
 DecodeShape ladder_shape(DecodeShape wanted, DecodeShape limits);
 
 class StepGraphs {

@@ -65,6 +65,21 @@ struct Result {
   Values<float> lse;
 };
 
+/// Samples of one prompt: keys of the prompt, and how many each has after it, at least its query's.
+struct Samples {
+  int32_t prompt;
+  std::vector<int32_t> own;
+};
+
+/// From how many blocks on CUDA reads shared keys once; ends with the scope.
+class BlocksAtOnce {
+ public:
+  explicit BlocksAtOnce(int64_t blocks) {
+    ::setenv("MILES_CUDA_BLOCKS_AT_ONCE", std::to_string(blocks).c_str(), 1);
+  }
+  ~BlocksAtOnce() { ::unsetenv("MILES_CUDA_BLOCKS_AT_ONCE"); }
+};
+
 /// A storage type, and where heads of it are multiplied.
 template <class T>
 struct Vectors {
@@ -141,6 +156,79 @@ class Attention : public ::testing::Test {
     return call(q_, e_.begins(), e_.contexts(), keys);
   }
 
+  struct Keys {
+    Values<T> k, v;
+    Values<int32_t> page_table, kv_begin;
+    int page_size;
+    Values<int32_t> shared_runs = {}, shared_keys = {};
+  };
+
+  /// Decoding groups, neighbours in the batch, on shuffled pages whose unused slots are NaN; the
+  /// whole pages of a prompt are shared, as the hint says.
+  struct Decode {
+    Values<T> q = {};
+    Values<int32_t> query_begin = {0}, context = {};
+    Keys keys;
+    std::vector<std::vector<int64_t>> own = {};  // [B] slots that a sequence has for itself
+  };
+  Decode make_decode(const Extents& e, const std::vector<Samples>& groups, int64_t page_size) {
+    e_ = e;
+    int64_t longest = 0, pages = 3;
+    for (const Samples& group : groups)
+      for (const int32_t own : group.own) {
+        longest = std::max<int64_t>(longest, (group.prompt + own + page_size - 1) / page_size);
+        pages += (group.prompt + own + page_size - 1) / page_size;
+      }
+    const auto order = permutation(pages, 17, static_cast<uint64_t>(page_size));
+    const int64_t row = e.kv_heads * e.dim;
+    const Values<T> k = normals<T>(pages * page_size * row, 2, 1.5F);
+    const Values<T> v = normals<T>(pages * page_size * row, 3);
+    Decode d{.keys = {Values<T>(k.size(), from_float<T>(NAN)),
+                      Values<T>(k.size(), from_float<T>(NAN)),
+                      {},
+                      {},
+                      static_cast<int>(page_size)}};
+    const auto fill = [&](int64_t slot) {
+      std::copy_n(k.begin() + slot * row, row, d.keys.k.begin() + slot * row);
+      std::copy_n(v.begin() + slot * row, row, d.keys.v.begin() + slot * row);
+    };
+    size_t next = 0;
+    for (const Samples& group : groups) {
+      const int64_t common = group.own.size() > 1 ? group.prompt / page_size : 0;
+      std::vector<int32_t> prompt;  // pages
+      for (int64_t page = 0; page < common; ++page) {
+        prompt.push_back(static_cast<int32_t>(order[next++]));
+        for (int64_t i = 0; i < page_size; ++i) fill(prompt.back() * page_size + i);
+      }
+      for (size_t i = 0; i < group.own.size(); ++i) {
+        const auto first = static_cast<int32_t>(d.context.size());
+        const auto in_run = static_cast<int32_t>(i % kAttentionRun);
+        if (in_run == 0) d.keys.shared_runs.insert(d.keys.shared_runs.end(), {first, 0});
+        d.keys.shared_runs.back() = in_run + 1;
+        d.keys.shared_keys.push_back(static_cast<int32_t>(common * page_size));
+        d.query_begin.push_back(first + 1);
+        d.context.push_back(group.prompt + group.own[i]);
+        const size_t table = d.keys.page_table.size();
+        d.keys.page_table.insert(d.keys.page_table.end(), prompt.begin(), prompt.end());
+        d.own.emplace_back();
+        for (int64_t key = common * page_size; key < d.context.back(); ++key) {
+          if (key % page_size == 0)
+            d.keys.page_table.push_back(static_cast<int32_t>(order[next++]));
+          d.own.back().push_back(d.keys.page_table.back() * page_size + key % page_size);
+          fill(d.own.back().back());
+        }
+        d.keys.page_table.resize(table + static_cast<size_t>(longest), 0);
+      }
+    }
+    d.q = normals<T>(static_cast<int64_t>(d.context.size()) * e.heads * e.dim, 1, 1.5F);
+    return d;
+  }
+  /// With the hint, or without.
+  Result<T> run_decode(Decode d, bool shares) {
+    if (!shares) d.keys.shared_runs.clear();
+    return call(d.q, d.query_begin, d.context, d.keys);
+  }
+
   struct Gradients {
     Values<T> dq, dk, dv;
   };
@@ -165,11 +253,6 @@ class Attention : public ::testing::Test {
     return g;
   }
 
-  struct Keys {
-    Values<T> k, v;
-    Values<int32_t> page_table, kv_begin;
-    int page_size;
-  };
   Result<T> call(Values<T> q, Values<int32_t> query_begin, Values<int32_t> context, Keys keys) {
     const int64_t row = e_.heads * e_.dim, tokens = static_cast<int64_t>(q.size()) / row;
     const auto sequences = static_cast<int64_t>(context.size());
@@ -190,6 +273,11 @@ class Attention : public ::testing::Test {
                    : Tensor(),
          .kv_begin = paged ? Tensor() : tensor(keys.kv_begin),
          .page_size = keys.page_size,
+         .shared_runs =
+             keys.shared_runs.empty()
+                 ? Tensor()
+                 : tensor(keys.shared_runs, {static_cast<int64_t>(keys.shared_runs.size()) / 2, 2}),
+         .shared_keys = keys.shared_runs.empty() ? Tensor() : tensor(keys.shared_keys),
          .scale = e_.scale(),
          .out = tensor(r.out, {tokens, e_.heads, e_.dim}),
          .lse = tensor(r.lse, {tokens, e_.heads})});
@@ -258,6 +346,107 @@ TYPED_TEST(Attention, ATokenHasTheSameBitsAloneInChunksAndTogether) {
         }
       }
   }
+}
+
+/// Groups of 1 to 11, with prompts of no, one and several tiles, whole and not.
+const std::vector<Samples> kGroups = {
+    {64, {1, 64}},
+    {130, {3, 1, 200}},
+    {300, {65}},
+    {200, {1, 2, 3, 70}},
+    {40, {30, 90}},
+    {128, {129, 1, 64, 63, 10}},
+    {257, {5, 5, 5, 5, 5, 5}},
+    {70, {1}},
+    {192, {40, 1, 2, 3, 4, 5, 6}},
+    {100, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}},
+    {128, {64, 1, 100, 28, 1, 1, 190, 2}},
+};
+/// Query heads on two key heads: 16 rows of several sequences, of one, and of less than one.
+const int64_t kRatios[] = {1, 2, 4, 5, 8, 20};
+
+TYPED_TEST(Attention, SharedKeysGiveTheSameBits) {
+  const auto check = [&](int64_t dim, int64_t ratio, int64_t page_size) {
+    const auto decode = this->make_decode(
+        {.heads = 2 * ratio, .kv_heads = 2, .dim = dim, .lengths = {}}, kGroups, page_size);
+    const auto alone = this->run_decode(decode, false);
+    const int64_t blocks = 2 * std::ssize(decode.context);
+    // Always, in large blocks where there are any; just so, in small ones; and not.
+    for (const int64_t at_once : {int64_t{0}, blocks - 1, blocks}) {
+      const BlocksAtOnce set(at_once);
+      const auto shared = this->run_decode(decode, true);
+      ASSERT_TRUE(same_bits(alone.out, shared.out))
+          << "dim " << dim << " ratio " << ratio << " page " << page_size << " of " << at_once;
+      ASSERT_TRUE(same_bits(alone.lse, shared.lse));
+    }
+  };
+  check(64, 4, 16);
+  if (!on_cuda()) return;  // the CPU reads no hint
+  for (const int64_t ratio : kRatios) {
+    check(64, ratio, 16);
+    check(128, ratio, 16);
+  }
+  for (const int64_t page_size : {1, 7, 64, 100}) check(128, 4, page_size);
+  for (const int64_t dim : {5, 80, 256}) check(dim, 4, 16);
+}
+
+TYPED_TEST(Attention, SharingShowsNobodyTheKeysOfAnother) {
+  using T = typename TypeParam::Storage;
+  const BlocksAtOnce set(0);
+  const Extents e = {.heads = 8, .kv_heads = 2, .dim = 64, .lengths = {}};
+  const std::vector<Samples> groups = {{130, {3, 70, 1}}, {64, {1, 2, 3, 4, 5, 6, 7, 8}}};
+  const auto decode = this->make_decode(e, groups, 16);
+  const auto before = this->run_decode(decode, true);
+  const int64_t row = e.heads * e.dim, slot = e.kv_heads * e.dim;
+  for (int64_t poisoned = 0; poisoned < std::ssize(decode.context); ++poisoned) {
+    auto other = decode;
+    for (const int64_t at : decode.own[static_cast<size_t>(poisoned)]) {
+      std::fill_n(other.keys.k.begin() + at * slot, slot, from_float<T>(NAN));
+      std::fill_n(other.keys.v.begin() + at * slot, slot, from_float<T>(NAN));
+    }
+    const auto after = this->run_decode(other, true);
+    for (int64_t b = 0; b < std::ssize(decode.context); ++b)
+      ASSERT_EQ(same_bits(rows_of(before.out, row, b, 1), rows_of(after.out, row, b, 1)),
+                b != poisoned)
+          << b << " when " << poisoned << " is NaN";
+  }
+}
+
+TYPED_TEST(Attention, ASharedNaNReachesAllWhoShareIt) {
+  using T = typename TypeParam::Storage;
+  const BlocksAtOnce set(0);
+  const Extents e = {.heads = 4, .kv_heads = 1, .dim = 64, .lengths = {}};
+  auto decode = this->make_decode(e, {{128, {3, 70, 1}}, {64, {1, 9}}}, 16);
+  const int64_t at = decode.keys.page_table[2] * 16 + 5;  // of the first group's prompt
+  std::fill_n(decode.keys.v.begin() + at * e.dim, e.dim, from_float<T>(NAN));
+  const auto alone = this->run_decode(decode, false), shared = this->run_decode(decode, true);
+  const int64_t row = e.heads * e.dim;
+  for (int64_t i = 0; i < 5 * row; ++i) {
+    const auto at_i = static_cast<size_t>(i);
+    ASSERT_EQ(std::isnan(to_float(shared.out[at_i])), i < 3 * row);
+    ASSERT_EQ(std::isnan(to_float(alone.out[at_i])), i < 3 * row);
+  }
+  EXPECT_TRUE(same_bits(rows_of(alone.out, row, 3, 2), rows_of(shared.out, row, 3, 2)));
+}
+
+TYPED_TEST(Attention, RunsAndTokensOfNobodyAreInert) {
+  const BlocksAtOnce set(0);
+  const Extents e = {.heads = 8, .kv_heads = 2, .dim = 128, .lengths = {}};
+  const auto decode = this->make_decode(e, {{130, {3, 70, 1}}, {200, {1, 2}}}, 16);
+  const auto alone = this->run_decode(decode, false);
+  // As a step is padded: tokens at position 0 that read page 0, and as many runs as there could be.
+  auto padded = decode;
+  for (int32_t b = 5; b < 9; ++b) {
+    padded.query_begin.push_back(b + 1);
+    padded.context.push_back(1);
+    padded.keys.shared_keys.push_back(0);
+  }
+  padded.keys.shared_runs.resize(8, 0);
+  padded.keys.page_table.resize(decode.keys.page_table.size() / 5 * 9, 0);
+  padded.q.resize(decode.q.size() / 5 * 9, from_float<typename TypeParam::Storage>(1));
+  const auto shared = this->run_decode(padded, true);
+  EXPECT_TRUE(same_bits(alone.out, rows_of(shared.out, e.heads * e.dim, 0, 5)));
+  EXPECT_TRUE(same_bits(alone.lse, rows_of(shared.lse, e.heads, 0, 5)));
 }
 
 TYPED_TEST(Attention, ALaterKeyCannotTouchAnEarlierToken) {

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <functional>
 
 #include "model/batch.h"
@@ -302,6 +303,36 @@ TEST_P(Invariance, LogProbsAreThoseOfATrainersForwardToTheBit) {
 
 INSTANTIATE_TEST_SUITE_P(Engine, Invariance, testing::Values(DType::f32, DType::bf16),
                          [](const auto& info) { return std::string(name_of(info.param)); });
+
+/// Prompts of several tiles of keys, on heads that CUDA's tensor cores take.
+TEST(Engine, ReadingSharedKeysOnceChangesNoBit) {
+  ModelConfig config = small_config(DType::bf16);
+  config.num_attention_heads = 8;
+  config.head_dim = 64;
+  config.max_position_embeddings = 512;
+  const SmallModel model(config);
+  EngineOptions options = roomy();
+  options.max_context_len = 400;
+  std::vector<GenerateRequest> requests;
+  for (int64_t i = 0; i < 14; ++i)
+    requests.push_back({.id = i,
+                        .prompt = some_prompt(i < 8 ? 300 : 150, i < 8 ? 1 : 2),
+                        .params = {.max_new_tokens = 10 + 11 * (i % 3), .ignore_eos = true},
+                        .group = i < 8    ? 3
+                                 : i < 13 ? 2
+                                          : kNoGroup});
+  std::vector<GenerateResult> alone;
+  {
+    EngineRig rig(model, options);
+    for (const GenerateRequest& request : requests) alone.push_back(rig.generate(request));
+  }
+  ::setenv("MILES_CUDA_BLOCKS_AT_ONCE", "0", 1);  // however small the batch
+  EngineRig rig(model, options);
+  const std::vector<GenerateResult> shared = rig.generate(requests);
+  ::unsetenv("MILES_CUDA_BLOCKS_AT_ONCE");
+  for (size_t i = 0; i < requests.size(); ++i) expect_same(shared[i], alone[i]);
+  EXPECT_EQ(shared[1].cached_tokens, 299);
+}
 
 TEST(Engine, TheSeedAndTheIdDecideTheDraws) {
   const SmallModel model(DType::f32);

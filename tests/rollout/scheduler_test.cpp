@@ -131,7 +131,13 @@ class Simulation {
   void check(const StepPlan& plan) const {
     int64_t tokens = 0;
     std::set<const Sequence*> seen;
+    std::set<int64_t> groups;
+    const Sequence* before = nullptr;
     for (const Piece& piece : plan.pieces) {
+      if (before == nullptr || piece.sequence->group != before->group) {
+        EXPECT_TRUE(groups.insert(piece.sequence->group).second) << "a group is not side by side";
+      }
+      before = piece.sequence;
       EXPECT_TRUE(seen.insert(piece.sequence).second);
       EXPECT_EQ(piece.first, piece.sequence->computed);
       EXPECT_GE(piece.count, 1);
@@ -199,6 +205,17 @@ TEST(Scheduler, ThePagesOfASharedPromptAreHeldOnce) {
   // 38 shared tokens: 9 full pages held once. The last page, half full, is each one's own.
   EXPECT_EQ(100 - simulation.scheduler().blocks().free_pages(), 9 + 8);
   EXPECT_EQ(plan.copies.size(), 8U);
+  simulation.run();
+}
+
+TEST(Scheduler, AGroupIsSideBySideThoughItsLeaderStartsBefore) {
+  Simulation simulation({.pages = 100, .page_size = 4, .max_running = 16, .chunked_prefill = 64});
+  for (const int64_t group : {7, 7, 7, 2, 2, 2})
+    simulation.add({.prompt = 20, .response = 3, .group = group});
+  EXPECT_EQ(simulation.step().pieces.size(), 2U);
+  std::vector<int64_t> groups;
+  for (const Piece& piece : simulation.step().pieces) groups.push_back(piece.sequence->group);
+  EXPECT_EQ(groups, (std::vector<int64_t>{2, 2, 2, 7, 7, 7}));
   simulation.run();
 }
 

@@ -86,6 +86,77 @@ TEST_F(StepBatchTest, PaddingAddsTokensThatWriteNothing) {
                                                             0, 0, 0, 0, 0, 0, 0, 0, 0, 0}));
   EXPECT_EQ(padded.samples.size(), 4U);
   EXPECT_EQ(padded.inverse_temperature, (std::vector<float>{2.0F, 1.0F, 1.0F, 1.0F}));
+  EXPECT_FALSE(padded.tokens.shares());
+}
+
+/// Sequences that decode, each with its pages; pages of 16 tokens, so a tile of keys is four.
+class SharingTest : public testing::Test {
+ protected:
+  /// One that has the pages first … first + shared − 1 and then some of its own, and `length`
+  /// tokens.
+  void add(int32_t first, int32_t shared, int64_t length, int64_t count = 1) {
+    auto& sequence = sequences_.emplace_back(std::make_unique<Sequence>());
+    sequence->tokens.assign(static_cast<size_t>(length), 1);
+    sequence->prompt_length = length;
+    for (int32_t i = 0; i < shared; ++i) sequence->pages.push_back(first + i);
+    while (std::ssize(sequence->pages) * 16 < length) sequence->pages.push_back(next_page_++);
+    plan_.pieces.push_back({.sequence = sequence.get(), .first = length - count, .count = count});
+  }
+  StepBatch make() const { return make_step_batch(plan_, 16, 42); }
+
+  int32_t next_page_ = 1000;
+  std::vector<std::unique_ptr<Sequence>> sequences_;
+  StepPlan plan_;
+};
+
+TEST_F(SharingTest, NeighboursThatBeginWithTheSamePagesAreARun) {
+  add(0, 10, 200);  // 160 keys on the same pages: two tiles
+  add(0, 10, 170);
+  add(0, 10, 161);
+  add(500, 4, 100);  // one tile, to the key
+  add(500, 4, 90);
+  add(0, 10, 200);  // its likes are no neighbours
+  const HostBatch batch = make().tokens;
+  EXPECT_EQ(batch.shared_runs, (std::vector<int32_t>{0, 3, 3, 2}));
+  EXPECT_EQ(batch.shared_keys, (std::vector<int32_t>{128, 128, 128, 64, 64, 0}));
+}
+
+TEST_F(SharingTest, RunsEndWhereLessIsSharedAndAreNoLongerThanAttentionTakes) {
+  for (int i = 0; i < 11; ++i) add(0, 8, 150);
+  add(0, 4, 150);  // half of it only
+  const HostBatch batch = make().tokens;
+  EXPECT_EQ(batch.shared_runs, (std::vector<int32_t>{0, 8, 8, 3}));
+  EXPECT_EQ(batch.shared_keys.back(), 0);
+}
+
+TEST_F(SharingTest, TheKeyThatIsAboutToBeWrittenIsNotShared) {
+  add(0, 8, 128);
+  add(0, 8, 129);
+  EXPECT_EQ(make().tokens.shared_keys, (std::vector<int32_t>{64, 64}));
+}
+
+TEST_F(SharingTest, PiecesOfSeveralTokensShareNothing) {
+  add(0, 8, 140, 3);
+  add(0, 8, 140);
+  EXPECT_FALSE(make().tokens.shares());
+  add(0, 8, 140);
+  EXPECT_EQ(make().tokens.shared_runs, (std::vector<int32_t>{1, 2}));
+}
+
+TEST_F(SharingTest, WhatSavesLittleIsNotWorthIt) {
+  add(0, 4, 100);
+  add(0, 4, 100);
+  EXPECT_TRUE(make().tokens.shares());
+  add(900, 0, 640);  // one tile of 14 saved
+  EXPECT_FALSE(make().tokens.shares());
+  EXPECT_TRUE(make().tokens.shared_keys.empty());
+}
+
+TEST_F(SharingTest, PaddingAddsRunsAndSequencesOfNobody) {
+  for (int i = 0; i < 5; ++i) add(0, 8, 150);
+  const HostBatch padded = padded_step(make(), 7, 12).tokens;
+  EXPECT_EQ(padded.shared_runs, (std::vector<int32_t>{0, 5, 0, 0, 0, 0}));
+  EXPECT_EQ(padded.shared_keys, (std::vector<int32_t>{128, 128, 128, 128, 128, 0, 0}));
 }
 
 }  // namespace

@@ -21,6 +21,7 @@ TEST(LadderShape, HoldsWhatIsWantedInFewShapes) {
       shapes.insert(shape);
     }
   EXPECT_LE(shapes.size(), 8U * 28U);
+  EXPECT_TRUE(ladder_shape({5, 5, true}, limits).shares);
 }
 
 /// Counts what is enqueued and what is launched.
@@ -59,6 +60,8 @@ TEST(StepGraphs, CaptureWhatComesTwice) {
   }
   graphs.run(stream, {8, 8}, work);
   EXPECT_EQ(calls, 3) << "another shape";
+  graphs.run(stream, {8, 8, true}, work);
+  EXPECT_EQ(calls, 4) << "other kernels";
 }
 
 }  // namespace

@@ -9,14 +9,18 @@ namespace miles::cuda::attention_forward {
 struct Forward {
   const bf16 *q, *k, *v;
   const int32_t *query_begin, *context;
-  const int32_t *pages, *kv_begin;  // one of them is null
+  const int32_t *pages, *kv_begin;           // one of them is null
+  const int32_t *shared_runs, *shared_keys;  // null without runs
   bf16* out;
   float* lse;  // or null
   int sequences, heads, kv_heads, group, dim;
   int page_size, pages_per_sequence;
   float scale_log2;
+  int runs;
   int few_rows;  // attention_rows takes the sequences of at most so many rows, the other kernel the
                  // others
+  float* prefixes;  // [sequences, heads, …] rows of runs after their shared tiles; null: none are
+                    // shared
 };
 
 /// One sequence's part of a key head: rows are (token, head of the group), token-major.
@@ -38,6 +42,10 @@ struct Part {
   /// Of lse; of q and out when multiplied by dim.
   __device__ int64_t at(const Forward& f, int row) const {
     return int64_t{begin + row / f.group} * f.heads + kv_head * f.group + row % f.group;
+  }
+  /// Of prefixes, where this sequence and those after it have one token each.
+  __device__ int64_t prefix_at(const Forward& f, int row) const {
+    return int64_t{sequence + row / f.group} * f.heads + kv_head * f.group + row % f.group;
   }
 };
 

@@ -31,11 +31,13 @@ class KeyTiles {
         rows_(reinterpret_cast<int32_t*>(shared + kStages * 2 * kTileBytes)) {}
 
   __device__ int count() const { return (seen_ + kKeys - 1) / kKeys; }
-  __device__ void start() {
-    for (int i = threadIdx.x; i < kStages * kKeys; i += kThreads) rows_[i] = row_of(i);
+  /// Tiles are visited from `first` on, one after the other.
+  __device__ void start(int first = 0) {
+    for (int i = threadIdx.x; i < kStages * kKeys; i += kThreads)
+      rows_[(first * kKeys + i) % (kRing * kKeys)] = row_of(first * kKeys + i);
     __syncthreads();
 #pragma unroll
-    for (int tile = 0; tile < kStages - 1; ++tile) copy(tile);
+    for (int tile = 0; tile < kStages - 1; ++tile) copy(first + tile);
   }
   /// Waits for a tile; everyone must be done with the one before. Returns its keys; values follow.
   __device__ uint32_t wait(int tile) {
