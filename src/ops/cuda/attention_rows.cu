@@ -287,15 +287,11 @@ void launch(Exec& exec, Forward f) {
                          "attention of few rows", f);
 }
 
-/// Stages: what pays where there is room, and what every card has room for.
+/// Stages: what pays where there is room, and what every card has room for. Two tiles at 128
+/// elements, and three blocks a processor, are 5% faster on an H200 than three tiles and two blocks.
 template <int kD>
 void launch(Exec& exec, const Forward& f) {
-  constexpr int kStages = kD > 128  ? 2
-                          : kD > 64 ? 3
-                                    : 4,
-                kFewStages = kD > 128  ? 1
-                             : kD > 64 ? 2
-                                       : 4;
+  constexpr int kStages = kD > 64 ? 2 : 4, kFewStages = kD > 128 ? 1 : kStages;
   static_assert(kRowsBytes<kD, kFewStages, 2> <= kLeastShared);
   if (kRowsBytes<kD, kStages, 2> <= shared_limit())
     launch<kD, kStages>(exec, f);

@@ -38,7 +38,9 @@ CublasLt load() {
   find(lt.preference_set, "cublasLtMatmulPreferenceSetAttribute");
   find(lt.heuristic, "cublasLtMatmulAlgoGetHeuristic");
   find(lt.check, "cublasLtMatmulAlgoCheck");
+  find(lt.algo_init, "cublasLtMatmulAlgoInit");
   find(lt.config_get, "cublasLtMatmulAlgoConfigGetAttribute");
+  find(lt.config_set, "cublasLtMatmulAlgoConfigSetAttribute");
   check(lt.create(&lt.handle), "opening cuBLASLt");
   return lt;
 }

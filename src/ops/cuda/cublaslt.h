@@ -19,7 +19,9 @@ struct CublasLt {
   decltype(&cublasLtMatmulPreferenceSetAttribute) preference_set;
   decltype(&cublasLtMatmulAlgoGetHeuristic) heuristic;
   decltype(&cublasLtMatmulAlgoCheck) check;
+  decltype(&cublasLtMatmulAlgoInit) algo_init;
   decltype(&cublasLtMatmulAlgoConfigGetAttribute) config_get;
+  decltype(&cublasLtMatmulAlgoConfigSetAttribute) config_set;
   cublasLtHandle_t handle;  // of the current device
 };
 
