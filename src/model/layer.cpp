@@ -78,7 +78,7 @@ Tensor first_rows(const Tensor& tensor, int64_t count) {
   return tensor ? tensor.rows(0, count) : Tensor{};
 }
 
-/// x += delta, if given; normed = norm(x)
+/// x += delta;  normed = norm(x)
 void norm_input(Exec& exec, const LayerContext& context, const Residual& residual) {
   const int64_t n = residual.x.dim(0);
   rms_norm(exec, {.x = residual.x,
@@ -104,11 +104,11 @@ void split_heads(Exec& exec, const LayerContext& context) {
                    .eps = static_cast<float>(context.config.rms_norm_eps)});
 }
 
-/// x += delta, if given; post_normed = norm(x)
-void norm_middle(Exec& exec, const LayerContext& context, Tensor x, Tensor delta) {
-  const int64_t n = x.dim(0);
-  rms_norm(exec, {.x = x,
-                  .delta = delta,
+/// x += delta;  post_normed = norm(x)
+void norm_middle(Exec& exec, const LayerContext& context, const Residual& residual) {
+  const int64_t n = residual.x.dim(0);
+  rms_norm(exec, {.x = residual.x,
+                  .delta = residual.delta,
                   .w = context.weights.post_norm,
                   .y = context.buffers.post_normed.rows(0, n),
                   .rstd = first_rows(context.buffers.post_rstd, n),
@@ -144,7 +144,7 @@ void forward_attention(Exec& exec, const LayerContext& context, const Residual& 
                    .out = attended,
                    .lse = first_rows(buffers.lse, n)});
   linear(exec, {.x = attended.reshape({n, config.q_size()}), .w = weights.o, .y = projected});
-  norm_middle(exec, context, x, projected);
+  norm_middle(exec, context, {.x = x, .delta = projected});
 }
 
 void forward_gate_up(Exec& exec, const LayerContext& context) {
@@ -155,16 +155,16 @@ void forward_gate_up(Exec& exec, const LayerContext& context) {
 }
 
 Residual forward_layer(Exec& exec, const LayerContext& context, const Residual& residual) {
-  const Tensor& x = residual.x;
-  const int64_t n = x.dim(0);
+  const int64_t n = residual.x.dim(0);
+  const Tensor middle = context.buffers.middle;
   forward_attention(exec, context, residual);
-  if (context.buffers.middle) exec.stream.copy(context.buffers.middle.data(), x.data(), x.bytes());
+  if (middle) exec.stream.copy(middle.data(), residual.x.data(), residual.x.bytes());
   forward_gate_up(exec, context);
   const Tensor activated = context.buffers.activated.rows(0, n);
   const Tensor projected = context.buffers.projected.rows(0, n);
   swiglu(exec, {.gate_up = context.buffers.gate_up.rows(0, n), .y = activated});
   linear(exec, {.x = activated, .w = context.weights.down, .y = projected});
-  return {.x = x, .delta = projected};
+  return {.x = residual.x, .delta = projected};
 }
 
 Tensor settle(Exec& exec, const Residual& residual) {
@@ -176,7 +176,7 @@ Tensor settle(Exec& exec, const Residual& residual) {
 void restore_layer(Exec& exec, const LayerContext& context, Tensor x) {
   norm_input(exec, context, {.x = x});
   split_heads(exec, context);
-  norm_middle(exec, context, context.buffers.middle.rows(0, x.dim(0)), {});
+  norm_middle(exec, context, {.x = context.buffers.middle.rows(0, x.dim(0))});
 }
 
 }  // namespace miles
