@@ -91,17 +91,11 @@ class TrainLoop {
         setup_.model.fill(setup_.layout, flat);
         note_reference(flat);
       });
-      if (!config_.algorithm.ref_load.empty()) {
-        ModelOptions options = config_.model;
-        options.model = config_.algorithm.ref_load;
-        options.hf_checkpoint = {};
-        options.init_random = false;
-        const ModelSource reference = ModelSource::resolve(options);
+      if (setup_.reference)
         actor_.load_reference([&](const Tensor& flat) {
-          reference.fill(setup_.layout, flat);
+          setup_.reference->fill(setup_.layout, flat);
           note_reference(flat);
         });
-      }
       if (start_.checkpoint) {
         check_fingerprint(start_.state.fingerprint, reference_, *start_.checkpoint);
         actor_.load_state(*start_.checkpoint);

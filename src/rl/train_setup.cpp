@@ -76,6 +76,19 @@ int64_t resolve_num_rollout(const TrainConfig& config, const DataSource& data) {
   return per_epoch * *config.num_epoch;
 }
 
+/// --ref-load: other weights of the same model.
+std::optional<ModelSource> resolve_reference(const TrainConfig& config, const ModelSource& model) {
+  if (config.algorithm.ref_load.empty()) return std::nullopt;
+  ModelOptions options = config.model;
+  options.model = {};
+  options.init_random = false;
+  options.hf_checkpoint = config.algorithm.ref_load;
+  options.hf_checkpoint_flag = "--ref-load";
+  // Its tokens are the policy's.
+  if (const auto directory = model.tokenizer_directory()) options.tokenizer = directory->string();
+  return ModelSource::resolve(options);
+}
+
 ActorOptions actor_options(TrainConfig& config, const ModelConfig& model, int64_t num_rollout) {
   const HandoffOptions& handoff = config.colocate.handoff;
   ActorOptions options;
@@ -222,6 +235,7 @@ void keep_fitting_prompts(DataSource& data, const Tokenizer& tokenizer, int64_t 
 TrainSetup prepare_training(TrainConfig config) {
   check_algorithm(config);
   ModelSource model = ModelSource::resolve(config.model);
+  std::optional<ModelSource> reference = resolve_reference(config, model);
   auto device = make_device(config.device.device);
   Tokenizer tokenizer = model.load_tokenizer();
   ParamLayout layout(model.config());
@@ -254,6 +268,7 @@ TrainSetup prepare_training(TrainConfig config) {
   check_device_has(plan, *device);
   return {.config = std::move(config),
           .model = std::move(model),
+          .reference = std::move(reference),
           .layout = std::move(layout),
           .tokenizer = std::move(tokenizer),
           .data = std::move(data),

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "colocate/plan.h"
 #include "rl/data_source.h"
@@ -19,6 +20,7 @@ struct EvalSet {
 struct TrainSetup {
   TrainConfig config;  // with everything that was left open filled in
   ModelSource model;
+  std::optional<ModelSource> reference;  // of --ref-load; none: the first weights, if one is needed
   ParamLayout layout;
   Tokenizer tokenizer;
   DataSource data;
