@@ -141,7 +141,7 @@ void sync_tree(const fs::path& path) {
 
 }  // namespace
 
-void CheckpointWriter::save(ActorModel& actor, const RunState& state) const {
+fs::path CheckpointWriter::save(ActorModel& actor, const RunState& state) const {
   make_directories(directory);
   const fs::path final_path = directory / fmt::format("{}{:07}", kPrefix, state.rollout_id);
   const fs::path beside = marked(final_path, kWriting);
@@ -178,6 +178,7 @@ void CheckpointWriter::save(ActorModel& actor, const RunState& state) const {
   const auto count = static_cast<int64_t>(all.size());
   for (int64_t i = 0; total_limit > 0 && i < count - total_limit; ++i)
     discard(all[static_cast<size_t>(i)]);
+  return final_path;
 }
 
 std::vector<fs::path> list_checkpoints(const fs::path& directory) {

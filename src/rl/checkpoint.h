@@ -31,8 +31,9 @@ struct CheckpointWriter {
   const ParamLayout& layout;
 
   /// Clears away what killed writers left, writes one, then removes what is beyond the limit,
-  /// oldest first. Throws Error{data} (disk full, …); the checkpoints that were there before stay.
-  void save(ActorModel& actor, const RunState& state) const;
+  /// oldest first. Returns its directory. Throws Error{data} (disk full, …); the checkpoints that
+  /// were there before stay.
+  std::filesystem::path save(ActorModel& actor, const RunState& state) const;
 };
 
 /// Complete checkpoints in `directory`, oldest first. Half-written and half-removed ones are not

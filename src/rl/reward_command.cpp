@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/interrupt.h"
 #include "base/log.h"
 #include "rl/reward_worker.h"
 
@@ -25,6 +26,7 @@ constexpr int kLoggedProblems = 5;
 constexpr int kLoggedErrorLines = 20;
 constexpr size_t kMaxReplyBytes = 1 << 20;
 constexpr double kMaxTimeoutSeconds = 1e6;
+constexpr int64_t kMostWait = 500;                // ms; a signal may have come to another thread
 constexpr auto kGrace = std::chrono::seconds(1);  // to end by itself, after its stdin was closed
 
 /// Writing to a worker that has ended must give EPIPE, not end the program.
@@ -113,6 +115,7 @@ class RewardCommand::Pool {
     for (Slot& slot : slots_)  // of a call that threw
       if (std::exchange(slot.request, std::nullopt)) slot.worker.reset();
     while (finished_ < requests.size()) {
+      stop_if_interrupted();
       for (Slot& slot : slots_) give_work(slot);
       wait();
       for (Slot& slot : slots_) collect(slot);
@@ -156,7 +159,7 @@ class RewardCommand::Pool {
       if (slot.worker->has_ended()) return;
     }
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
-    const int timeout = static_cast<int>(std::clamp<int64_t>(left, 0, 60'000));
+    const int timeout = static_cast<int>(std::clamp<int64_t>(left, 0, kMostWait));
     if (::poll(streams.data(), streams.size(), timeout) < 0 && errno != EINTR)
       fail(ErrorCode::device, "--custom-rm-command: poll failed (errno {})", errno);
   }

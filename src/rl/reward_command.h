@@ -51,6 +51,7 @@ class RewardCommand {
   /// line above (a wrong id, a reward that is no finite number) or takes longer than the timeout.
   /// Except after null, that worker's process group is killed and a new worker started. A sample is
   /// tried once. The first few problems and lines of stderr are logged.
+  /// Throws Interrupted after a signal (base/interrupt.h).
   /// Throws Error{data} naming the command and what it said, when every request failed, or when the
   /// command has never answered and failed max(5, 2 × workers) times (it cannot start, or hangs).
   std::vector<RewardResult> score(std::span<const RewardRequest> requests);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/interrupt.h"
 #include "base/log.h"
 #include "observe/progress.h"
 
@@ -190,7 +191,7 @@ void RolloutExecutor::run(std::vector<Sample>& samples, const Round& round) {
         engine_.generate(requests, {.weight_version = round.weight_version,
                                     .on_finish = [&](const GenerateResult&) { progress.advance(); },
                                     .should_abort = {},
-                                    .on_step = {}});
+                                    .on_step = [](const StepStats&) { stop_if_interrupted(); }});
   }
   for (size_t i = 0; i < samples.size(); ++i) {
     Sample& sample = samples[i];

@@ -29,6 +29,7 @@ class Scorer {
   std::unique_ptr<RewardCommand> command_;  // null: the rule
 };
 
+/// Generating and scoring throw Interrupted after a signal (base/interrupt.h).
 class RolloutExecutor {
  public:
   /// All of these outlive it. Supervised learning without evaluation scores nothing, and starts no

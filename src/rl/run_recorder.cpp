@@ -109,6 +109,11 @@ bool RunRecorder::has(int64_t rollout_id, const std::string& metric) const {
   return is_row_of(last_row_, rollout_id) && last_row_.contains(metric);
 }
 
+void RunRecorder::forget_unfinished(int64_t rollout_id) {
+  if (files_ && !is_row_of(last_row_, rollout_id))
+    files_->samples.drop_from("rollout_id", rollout_id);
+}
+
 void RunRecorder::sync() {
   if (!files_) return;
   for (JsonLines* file : {&files_->metrics, &files_->memory, &files_->samples}) file->sync();

@@ -37,6 +37,8 @@ class RunRecorder {
   void evaluation(int64_t rollout_id, const Metrics& metrics);
   /// Whether the last line of metrics.jsonl is that rollout's and has that metric.
   bool has(int64_t rollout_id, const std::string& metric) const;
+  /// The samples of `rollout_id` go, unless it has a line in metrics.jsonl: it was not done.
+  void forget_unfinished(int64_t rollout_id);
   /// What has been recorded is on disk when it returns. Throws Error{data}.
   void sync();
   /// report.html, from what has been recorded so far; false when nothing is recorded.

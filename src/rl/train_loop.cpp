@@ -1,10 +1,13 @@
 #include "rl/train_loop.h"
 
+#include <signal.h>
+
 #include <algorithm>
 #include <cmath>
 #include <map>
 
 #include "base/clock.h"
+#include "base/interrupt.h"
 #include "base/log.h"
 #include "base/units.h"
 #include "rl/checkpoint.h"
@@ -48,6 +51,7 @@ class TrainLoop {
       : setup_(setup),
         config_(setup.config),
         start_(find_start(setup)),
+        last_checkpoint_(start_.checkpoint),
         ledger_(setup.budget),
         memory_{*setup.device, ledger_},
         resolved_flags_(resolved_flags),
@@ -60,13 +64,31 @@ class TrainLoop {
   TrainSummary run() {
     rollout_id_ = start_.first_rollout;
     load();
+    catch_interrupts();  // before, there is nothing to end well
     start_records();
+    try {
+      turns();
+    } catch (const Interrupted& interruption) {
+      summary_.signal = interruption.signal();
+      recorder_->forget_unfinished(rollout_id_);
+    }
+    if (recorder_->write_report())
+      log::info("report: {}", (recorder_->directory() / "report.html").string());
+    if (summary_.signal != 0) say_how_to_go_on();
+    summary_.device_peak = ledger_.usage(Place::device).peak;
+    summary_.host_peak = ledger_.usage(Place::host).peak;
+    return summary_;
+  }
+
+ private:
+  void turns() {
     handoff_.start();
     if (start_.checkpoint && rollout_id_ >= setup_.num_rollout)
       log::warn("--num-rollout {}: {} are done already", setup_.num_rollout, rollout_id_);
     if (eval_due_before()) evaluate(rollout_id_ - 1);
     begin_row();
     for (; rollout_id_ < setup_.num_rollout; ++rollout_id_) {
+      stop_if_interrupted();
       turn();
       if (config_.debug_exit_after_rollout &&
           rollout_id_ + 1 >= *config_.debug_exit_after_rollout) {
@@ -74,13 +96,32 @@ class TrainLoop {
         break;
       }
     }
-    if (recorder_->write_report())
-      log::info("report: {}", (recorder_->directory() / "report.html").string());
-    return {summary_.rollouts, summary_.last_raw_reward, ledger_.usage(Place::device).peak,
-            ledger_.usage(Place::host).peak};
   }
 
- private:
+  /// What a signal left, and what to do about it.
+  void say_how_to_go_on() const {
+    const int64_t done = start_.first_rollout + recorded_;
+    log::warn("ended by {}: {} of {} rollouts are done{}",
+              summary_.signal == SIGINT ? "SIGINT (Ctrl-C)" : "SIGTERM", done, setup_.num_rollout,
+              config_.run_dir.empty() ? "" : fmt::format(", on record in {}", config_.run_dir));
+    if (!last_checkpoint_) {
+      log::warn("there is no checkpoint to go on from: {}",
+                config_.checkpoint.save.empty()
+                    ? "--save was not given"
+                    : "none was due; --save-interval N saves every N rollouts");
+      return;
+    }
+    const std::string flags =
+        config_.run_dir.empty()
+            ? "with the same flags and"
+            : fmt::format("with miles train --config {}/config.toml", config_.run_dir);
+    // What it loaded may be one of several in its directory.
+    const std::string load = last_checkpoint_ == start_.checkpoint ? last_checkpoint_->string()
+                                                                   : config_.checkpoint.save;
+    log::warn("the last checkpoint is {}; go on {} --load {}", last_checkpoint_->string(), flags,
+              load);
+  }
+
   void load() {
     log::info("model: {}, {:.2f} M parameters", setup_.model.description(),
               static_cast<double>(setup_.layout.parameters()) / 1e6);
@@ -140,6 +181,7 @@ class TrainLoop {
     perf_metrics(metrics, samples);
     report_line(metrics);
     recorder_->metrics(rollout_id_, metrics);
+    ++recorded_;
     begin_row();
     if (save_due()) save();
     // Nobody generates after the last rollout, unless it is evaluated.
@@ -181,12 +223,13 @@ class TrainLoop {
     nlohmann::ordered_json shared = fingerprint(setup_);
     shared.update(reference_);
     handoff_.during("actor.save", [&] {
-      CheckpointWriter{.directory = config_.checkpoint.save,
-                       .total_limit = config_.checkpoint.save_total_limit,
-                       .source = setup_.model,
-                       .layout = setup_.layout}
-          .save(actor_,
-                {.rollout_id = rollout_id_, .data = setup_.data.state(), .fingerprint = shared});
+      last_checkpoint_ = CheckpointWriter{.directory = config_.checkpoint.save,
+                                          .total_limit = config_.checkpoint.save_total_limit,
+                                          .source = setup_.model,
+                                          .layout = setup_.layout}
+                             .save(actor_, {.rollout_id = rollout_id_,
+                                            .data = setup_.data.state(),
+                                            .fingerprint = shared});
     });
   }
 
@@ -253,6 +296,7 @@ class TrainLoop {
   TrainSetup& setup_;
   const TrainConfig& config_;
   Start start_;
+  std::optional<std::filesystem::path> last_checkpoint_;
   Ledger ledger_;
   Memory memory_;
   std::string resolved_flags_;              // config.toml's content
@@ -263,6 +307,7 @@ class TrainLoop {
   RolloutExecutor executor_;
   Handoff handoff_;
   int64_t rollout_id_ = 0;
+  int64_t recorded_ = 0;  // rollouts of this process that have a line in metrics.jsonl
   nlohmann::ordered_json reference_ = nlohmann::ordered_json::object();  // its fingerprint
   std::map<std::string, double> times_;  // seconds of events since the last row, by name
   Stopwatch since_row_;
