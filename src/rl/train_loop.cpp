@@ -31,6 +31,10 @@ nlohmann::ordered_json fingerprint(const TrainSetup& setup) {
   return fingerprint(setup.config, setup.model.config(), setup.actor.optimizer.schedule);
 }
 
+nlohmann::ordered_json rounding_fingerprint(const TrainSetup& setup) {
+  return rounding_fingerprint(setup.config, setup.device->name());
+}
+
 /// What the checkpoints on disk allow, before anything is loaded.
 Start find_start(const TrainSetup& setup) {
   const CheckpointConfig& config = setup.config.checkpoint;
@@ -40,6 +44,9 @@ Start find_start(const TrainSetup& setup) {
     start.state = read_run_state(*start.checkpoint);
     start.first_rollout = start.state.rollout_id + 1;
     check_fingerprint(start.state.fingerprint, fingerprint(setup), *start.checkpoint);
+    for (const std::string& line :
+         rounding_differences(start.state.fingerprint, rounding_fingerprint(setup)))
+      log::warn("--load {}: {}", start.checkpoint->string(), line);
   }
   if (!config.save.empty()) check_save_directory(config.save, start.first_rollout);
   return start;
@@ -222,6 +229,7 @@ class TrainLoop {
     recorder_->sync();
     nlohmann::ordered_json shared = fingerprint(setup_);
     shared.update(reference_);
+    shared.update(rounding_fingerprint(setup_));
     handoff_.during("actor.save", [&] {
       last_checkpoint_ = CheckpointWriter{.directory = config_.checkpoint.save,
                                           .total_limit = config_.checkpoint.save_total_limit,

@@ -106,6 +106,18 @@ TEST(Resume, ALongerRunGoesOnUnlessTheLearningRateWouldBeAnother) {
   EXPECT_EQ(run_miles(with(linear_on, {"--lr-decay-iters", "6"})).exit_code, 0);
 }
 
+TEST(Resume, SaysWhatRoundsDifferentlyFromNowOn) {
+  const ScratchDir dir;
+  const auto flags = with(small_run(dir / "run"), {"--save", (dir / "save").string()});
+  ASSERT_EQ(run_miles(with(flags, {"--num-rollout", "2"})).exit_code, 0);
+  const Outcome other =
+      run_miles(with(flags, {"--load", (dir / "save").string(), "--max-tokens-per-gpu", "20"}));
+  EXPECT_EQ(other.exit_code, 0) << other.log;
+  EXPECT_NE(other.log.find("--max-tokens-per-gpu was 112 when it was saved and is 20 now"),
+            std::string::npos)
+      << other.log;
+}
+
 TEST(Resume, NeedsTheReferenceThatItHad) {
   const ScratchDir dir;
   const auto flags = with(small_run(dir / "run"), {"--save", (dir / "save").string(),
