@@ -9,6 +9,7 @@
 #include "model/hf_config.h"
 #include "model/layout.h"
 #include "observe/json_lines.h"
+#include "observe/run_info.h"
 #include "rl/checkpoint.h"
 
 namespace miles {
@@ -51,6 +52,7 @@ void inspect_model(const fs::path& path) {
 void inspect_checkpoint(const fs::path& path) {
   const RunState state = read_run_state(path);
   std::cout << fmt::format("{}: a checkpoint\n", path.string());
+  print("run", state.run_id);
   print("rollout", std::to_string(state.rollout_id));
   for (const auto& [key, value] : state.data.items()) print(key, value.dump());
   const SafetensorsFile file(path / "trainer.safetensors");
@@ -61,6 +63,9 @@ void inspect_checkpoint(const fs::path& path) {
 
 void inspect_run(const fs::path& path) {
   std::cout << fmt::format("{}: a run\n", path.string());
+  const RunInfo info = read_run_info(path);
+  print("run", info.run_id);
+  print("device", info.device);
   const auto metrics = read_json_lines(path / "metrics.jsonl");
   print("rollouts", std::to_string(metrics.size()));
   if (!metrics.empty())

@@ -156,8 +156,10 @@ fs::path CheckpointWriter::save(ActorModel& actor, const RunState& state) const 
       });
     }
     save_tokenizer(source, beside / "hf");
-    const nlohmann::json content = {
-        {"rollout_id", state.rollout_id}, {"data", state.data}, {"fingerprint", state.fingerprint}};
+    const nlohmann::json content = {{"run_id", state.run_id},
+                                    {"rollout_id", state.rollout_id},
+                                    {"data", state.data},
+                                    {"fingerprint", state.fingerprint}};
     write_file_atomically(beside / kState, content.dump(2) + "\n");
     sync_tree(beside);
     put_in_place(beside, final_path);
@@ -213,6 +215,7 @@ RunState read_run_state(const fs::path& checkpoint) {
   const nlohmann::json content = read_json_object(checkpoint / kState);
   const JsonFields fields(content, (checkpoint / kState).string());
   RunState state;
+  state.run_id = fields.find_text("run_id").value_or("");
   state.rollout_id = fields.integer("rollout_id");
   for (const char* key : {"data", "fingerprint"})
     if (!content.contains(key) || !content[key].is_object())

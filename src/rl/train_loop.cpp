@@ -23,7 +23,8 @@ namespace {
 /// Resumed or fresh: where the loop begins.
 struct Start {
   std::optional<std::filesystem::path> checkpoint;
-  RunState state;  // of the checkpoint
+  RunState state;      // of the checkpoint
+  std::string run_id;  // the checkpoint's, or a new one
   int64_t first_rollout = 0;
 };
 
@@ -39,16 +40,22 @@ nlohmann::ordered_json rounding_fingerprint(const TrainSetup& setup) {
 Start find_start(const TrainSetup& setup) {
   const CheckpointConfig& config = setup.config.checkpoint;
   Start start;
+  start.run_id = new_run_id();
   if (!config.load.empty()) {
     start.checkpoint = find_checkpoint(config.load);
     start.state = read_run_state(*start.checkpoint);
     start.first_rollout = start.state.rollout_id + 1;
+    start.run_id = start.state.run_id;
     check_fingerprint(start.state.fingerprint, fingerprint(setup), *start.checkpoint);
     for (const std::string& line :
          rounding_differences(start.state.fingerprint, rounding_fingerprint(setup)))
       log::warn("--load {}: {}", start.checkpoint->string(), line);
   }
-  if (!config.save.empty()) check_save_directory(config.save, start.first_rollout);
+  if (!config.save.empty())
+    check_save_directory(config.save, start.first_rollout);
+  else
+    log::warn("no checkpoint will be written: --save DIR was not given{}",
+              config.load.empty() ? "" : ", and --load only reads");
   return start;
 }
 
@@ -160,7 +167,13 @@ class TrainLoop {
 
   /// Nothing of an earlier run's records is touched before this one is known to be able to begin.
   void start_records() {
-    recorder_.emplace(config_.run_dir, start_.first_rollout, start_.checkpoint.has_value());
+    const Device& device = *setup_.device;
+    recorder_.emplace(config_.run_dir,
+                      RecordStart{.run = {.run_id = start_.run_id,
+                                          .device = device.name(),
+                                          .device_is_gpu = device.kind() == DeviceKind::cuda},
+                                  .first_rollout = start_.first_rollout,
+                                  .resumed = start_.checkpoint.has_value()});
     recorder_->write_config(resolved_flags_);
     for (const HandoffEvent& event : early_events_)
       recorder_->handoff(event, rollout_id_, setup_.budget);
@@ -235,7 +248,8 @@ class TrainLoop {
                                           .total_limit = config_.checkpoint.save_total_limit,
                                           .source = setup_.model,
                                           .layout = setup_.layout}
-                             .save(actor_, {.rollout_id = rollout_id_,
+                             .save(actor_, {.run_id = start_.run_id,
+                                            .rollout_id = rollout_id_,
                                             .data = setup_.data.state(),
                                             .fingerprint = shared});
     });

@@ -266,7 +266,7 @@ TEST(Train, AFreshRunMovesTheRecordsOfTheOneBeforeAside) {
   for (const auto& [name, rollouts] : {std::pair{"previous-1", 1}, {"previous-2", 2}, {".", 3}}) {
     EXPECT_EQ(json_lines(dir / "run" / name / "metrics.jsonl").size(), rollouts) << name;
     EXPECT_EQ(json_lines(dir / "run" / name / "samples.jsonl").size(), 8 * rollouts) << name;
-    for (const char* file : {"memory.jsonl", "config.toml", "report.html"})
+    for (const char* file : {"memory.jsonl", "config.toml", "run.json", "report.html"})
       EXPECT_TRUE(fs::exists(dir / "run" / name / file)) << name << '/' << file;
   }
 }
