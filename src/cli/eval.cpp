@@ -39,6 +39,7 @@ int eval_command(int argc, const char* const* argv) {
   int64_t requests = 0;
   for (EvalSet& set : sets) {
     keep_fitting_prompts(set.source, tokenizer, std::min(rollout.max_prompt_len, context - 1));
+    keep_labelled_prompts(set.source, set.name, config.reward, LabelUse::scored);
     requests += set.source.size() * config.eval.n_samples_per_prompt;
   }
   StandaloneEngine standalone(std::move(model), config.device, config.engine, context, requests,

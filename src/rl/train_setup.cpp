@@ -232,6 +232,27 @@ void keep_fitting_prompts(DataSource& data, const Tokenizer& tokenizer, int64_t 
         skipped, skipped + data.size(), max_prompt_len);
 }
 
+void keep_labelled_prompts(DataSource& data, const std::string& path, const RewardConfig& reward,
+                           LabelUse use) {
+  if (use == LabelUse::scored && !reward.custom_rm_command.empty()) return;
+  const RuleReward rule(reward.rule);
+  const int64_t skipped = data.keep_if([&](const Prompt& prompt) {
+    return use == LabelUse::learned ? !prompt.label.empty() : rule.can_score(prompt.label);
+  });
+  const std::string needed =
+      use == LabelUse::learned ? "a label to learn"
+      : reward.rule.type == RmType::math
+          ? "a label with a number in it, which --rm-type math compares with"
+          : fmt::format("a label, which --rm-type {} compares with", name_of(reward.rule.type));
+  if (data.size() == 0)
+    fail(ErrorCode::data,
+         "{}: none of the {} prompts has {}; name the labels' key with --label-key", path, skipped,
+         needed);
+  if (skipped > 0)
+    log::warn("{}: {} of {} prompts lack {}: skipped", path, skipped, skipped + data.size(),
+              needed);
+}
+
 TrainSetup prepare_training(TrainConfig config) {
   check_algorithm(config);
   ModelSource model = ModelSource::resolve(config.model);
@@ -247,8 +268,14 @@ TrainSetup prepare_training(TrainConfig config) {
 
   DataSource data = DataSource::load(config.data);
   keep_fitting_prompts(data, tokenizer, max_prompt);
+  const bool supervised = config.algorithm.loss.type == LossType::sft_loss;
+  keep_labelled_prompts(data, config.data.path, config.reward,
+                        supervised ? LabelUse::learned : LabelUse::scored);
   std::vector<EvalSet> eval_sets = load_eval_sets(config);
-  for (EvalSet& set : eval_sets) keep_fitting_prompts(set.source, tokenizer, max_prompt);
+  for (EvalSet& set : eval_sets) {
+    keep_fitting_prompts(set.source, tokenizer, max_prompt);
+    keep_labelled_prompts(set.source, set.name, config.reward, LabelUse::scored);
+  }
 
   const int64_t num_rollout = resolve_num_rollout(config, data);
   const ActorOptions actor = actor_options(config, model.config(), num_rollout);

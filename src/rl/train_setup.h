@@ -60,6 +60,15 @@ EngineOptions resolve_engine(const EngineConfig& config, DeviceKind device, int6
 /// tokens.
 void check_cache_holds(int64_t max_total_tokens, int64_t longest);
 
+/// What the labels of prompts are for.
+enum class LabelUse { scored, learned };
+
+/// Keeps the prompts of `path` whose labels can be used: learned ones are not empty, and the rule
+/// can compare with scored ones (a --custom-rm-command takes any). Throws Error{data} when none is
+/// left.
+void keep_labelled_prompts(DataSource& data, const std::string& path, const RewardConfig& reward,
+                           LabelUse use);
+
 /// Keeps the prompts that fit `max_prompt_len` tokens. Throws Error{data} when none is left.
 void keep_fitting_prompts(DataSource& data, const Tokenizer& tokenizer, int64_t max_prompt_len);
 
