@@ -42,9 +42,10 @@ int eval_command(int argc, const char* const* argv) {
     keep_labelled_prompts(set.source, set.name, config.reward, LabelUse::scored);
     requests += set.source.size() * config.eval.n_samples_per_prompt;
   }
+  Scorer scorer(config.reward);
   StandaloneEngine standalone(std::move(model), config.device, config.engine, context, requests,
                               rollout.seed);
-  RolloutExecutor executor(config, standalone.config(), tokenizer, standalone.engine());
+  RolloutExecutor executor(config, standalone.config(), tokenizer, standalone.engine(), &scorer);
   std::vector<std::vector<std::string>> rows;
   for (const EvalSet& set : sets) {
     const auto samples = executor.evaluate(set.source, 0, StandaloneEngine::kWeightVersion);

@@ -66,12 +66,13 @@ class TrainLoop {
         config_(setup.config),
         start_(find_start(setup)),
         last_checkpoint_(start_.checkpoint),
+        scorer_(make_scorer(config_)),
         ledger_(setup.budget),
         memory_{*setup.device, ledger_},
         resolved_flags_(resolved_flags),
         actor_(setup.actor, setup.model.config(), setup.layout, memory_),
         engine_(setup.engine, setup.model.config(), setup.layout, memory_, &setup.tokenizer),
-        executor_(config_, setup.model.config(), setup.tokenizer, engine_),
+        executor_(config_, setup.model.config(), setup.tokenizer, engine_, scorer_.get()),
         handoff_(config_.colocate.handoff, actor_, engine_, memory_,
                  [this](const HandoffEvent& event) { on_event(event); }) {}
 
@@ -319,6 +320,7 @@ class TrainLoop {
   const TrainConfig& config_;
   Start start_;
   std::optional<std::filesystem::path> last_checkpoint_;
+  std::unique_ptr<Scorer> scorer_;  // its command starts before anything is loaded
   Ledger ledger_;
   Memory memory_;
   std::string resolved_flags_;              // config.toml's content

@@ -75,5 +75,30 @@ TEST(Labels, TrainingDoesTheSame) {
   EXPECT_EQ(custom.exit_code, 0) << custom.log;
 }
 
+TEST(RewardProgram, OneThatCannotStartIsRefusedBeforeAnythingIsLoaded) {
+  const ScratchDir dir;
+  const std::vector<std::string> command = {"--custom-rm-command", "/no/such/program"};
+  for (const auto& run : {small_run(dir / "run"), eval_of(prompts_with(dir, {"2"}))}) {
+    const Outcome outcome = run_miles(with(run, command));
+    EXPECT_EQ(outcome.exit_code, 3) << outcome.log;
+    EXPECT_NE(outcome.log.find("--custom-rm-command '/no/such/program' cannot start"),
+              std::string::npos)
+        << outcome.log;
+    EXPECT_EQ(outcome.log.find("parameters"), std::string::npos) << outcome.log;  // "model: …"
+  }
+  EXPECT_FALSE(std::filesystem::exists(dir / "run"));
+}
+
+TEST(RewardProgram, OneThatNeedsAWhileToFailEndsTheGenerationItMeets) {
+  const ScratchDir dir;
+  const Outcome outcome =
+      run_miles(with(small_run(dir / "run"), {"--rollout-batch-size", "4000", "--custom-rm-command",
+                                              "sleep 1; echo no module >&2; exit 1"}));
+  EXPECT_EQ(outcome.exit_code, 3) << outcome.log;
+  EXPECT_NE(outcome.log.find("cannot start: it exited with status 1"), std::string::npos)
+      << outcome.log;
+  EXPECT_NE(outcome.log.find("no module"), std::string::npos) << outcome.log;
+}
+
 }  // namespace
 }  // namespace miles::test
