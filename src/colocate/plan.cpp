@@ -38,25 +38,34 @@ MemoryPlan plan_memory(const PlanInput& input) {
 
 namespace {
 
-void check_place(Place place, int64_t need, const PlaceUsage& at_peak, int64_t budget) {
-  if (need <= budget) return;
+/// Flags that lower the need.
+const char* remedies(Place place, bool trains) {
+  if (place == Place::device)
+    return trains ? "lower --max-tokens-per-gpu, --max-total-tokens or --max-running-requests; "
+                    "--colocate --colocate-memory-peak-device gpu keeps least on the device"
+                  : "lower --max-total-tokens or --max-running-requests";
+  return trains ? "lower --global-batch-size or --rollout-max-response-len"
+                : "take a smaller model";
+}
+
+void check_place(Place place, const MemoryPlan& plan, int64_t budget) {
   const bool device = place == Place::device;
+  const int64_t need = device ? plan.device_peak : plan.host_peak;
+  if (need <= budget) return;
   fail(ErrorCode::budget,
        "does not fit: the run needs {} ({} bytes) of {} memory, the budget is {} ({} bytes); "
        "largest: "
-       "{}. Raise {} to {}, or lower {}",
+       "{}. Raise {} to {}, or {}",
        format_bytes(need), need, name_of(place), format_bytes(budget), budget,
-       largest_tags(at_peak), device ? "--gpu-memory-budget" : "--host-memory-budget", need,
-       device ? "--max-tokens-per-gpu, --max-total-tokens or --max-running-requests; --colocate "
-                "--colocate-memory-peak-device gpu keeps least on the device"
-              : "--global-batch-size or --rollout-max-response-len");
+       largest_tags(device ? plan.device_at_peak : plan.host_at_peak),
+       device ? "--gpu-memory-budget" : "--host-memory-budget", need, remedies(place, plan.trains));
 }
 
 }  // namespace
 
 void check_fits(const MemoryPlan& plan, const MemoryBudget& budget) {
-  check_place(Place::device, plan.device_peak, plan.device_at_peak, budget.device_bytes);
-  check_place(Place::host, plan.host_peak, plan.host_at_peak, budget.host_bytes);
+  check_place(Place::device, plan, budget.device_bytes);
+  check_place(Place::host, plan, budget.host_bytes);
 }
 
 }  // namespace miles

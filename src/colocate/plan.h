@@ -26,6 +26,7 @@ struct MemoryPlan {
   int64_t host_peak = 0;             // bytes
   PlaceUsage device_at_peak;  // tags of the event with the device's peak, as that event ended
   PlaceUsage host_at_peak;    // the same for the host
+  bool trains = true;         // else there is an engine alone
 };
 
 MemoryPlan plan_memory(const PlanInput& input);
