@@ -55,10 +55,12 @@ StandaloneEngine::StandaloneEngine(ModelSource model, const DeviceConfig& device
   options.seed = seed;
   const MemoryPlan plan = plan_engine(options, model_.config(), layout_, *device_);
   const MemoryBudget budget = resolve_budget(device, *device_);
-  log::info("model: {}, {:.2f} M parameters; memory plan: device {} of {}, host {} of {}",
-            model_.description(), static_cast<double>(layout_.parameters()) / 1e6,
-            format_bytes(plan.device_peak), format_bytes(budget.device_bytes),
-            format_bytes(plan.host_peak), format_bytes(budget.host_bytes));
+  log::info("model: {}, {:.2f} M parameters", model_.description(),
+            static_cast<double>(layout_.parameters()) / 1e6);
+  log::info("device: {}", device_->name());
+  log::info("memory plan: device {} of {}, host {} of {}", format_bytes(plan.device_peak),
+            format_bytes(budget.device_bytes), format_bytes(plan.host_peak),
+            format_bytes(budget.host_bytes));
   check_fits(plan, budget);
   check_device_has(plan, *device_);
   const Memory memory{*device_, ledger_};

@@ -116,9 +116,12 @@ ModelSource ModelSource::resolve(const ModelOptions& options) {
     source.config_.bos_token_id = 256;
     source.config_.eos_token_ids = {257};
   }
-  source.description_ = fmt::format("{}, {} weights, {}", name,
-                                    source.weights_ ? source.weights_->string() : "random",
-                                    name_of(source.config_.dtype));
+  std::string weights = ", random weights";
+  if (source.weights_)  // in its own directory, unless said
+    weights = *source.weights_ == fs::path(name)
+                  ? ""
+                  : fmt::format(", weights of {}", source.weights_->string());
+  source.description_ = fmt::format("{}{}, {}", name, weights, name_of(source.config_.dtype));
   return source;
 }
 

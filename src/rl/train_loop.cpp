@@ -168,6 +168,7 @@ class TrainLoop {
 
   /// Nothing of an earlier run's records is touched before this one is known to be able to begin.
   void start_records() {
+    if (config_.run_dir.empty()) log::warn("nothing is recorded: --run-dir DIR was not given");
     const Device& device = *setup_.device;
     recorder_.emplace(config_.run_dir,
                       RecordStart{.run = {.run_id = start_.run_id,
@@ -296,14 +297,16 @@ class TrainLoop {
 
   void report_line(const Metrics& metrics) const {
     const auto show = [&](const char* name) { return metrics.find(name).value_or(std::nan("")); };
+    // On policy it is 0 but for rounding, and no "-0.0000".
+    const double loss = std::fabs(show("train/loss")) < 5e-5 ? 0 : show("train/loss");
     // Supervised learning draws nothing and scores nothing.
     const bool supervised = config_.algorithm.loss.type == LossType::sft_loss;
     const std::string reward =
         supervised ? "" : fmt::format("  reward {:.3f}", show("rollout/raw_reward"));
     const std::string speed =
         supervised ? "" : fmt::format("  {:.0f} tok/s", show("perf/tokens_per_gpu_per_sec"));
-    log::info("rollout {}/{}{}  loss {:.4f}  len {:.1f}{}  step {}  device peak {}",
-              rollout_id_ + 1, setup_.num_rollout, reward, show("train/loss"),
+    log::info("rollout {}/{}{}  loss {:.4f}  grad {:.2g}  len {:.1f}{}  step {}  device peak {}",
+              rollout_id_ + 1, setup_.num_rollout, reward, loss, show("train/grad_norm"),
               show("rollout/response_len/mean"), speed, format_seconds(show("perf/step_time")),
               format_bytes(ledger_.usage(Place::device).peak));
   }

@@ -288,6 +288,7 @@ TrainSetup prepare_training(TrainConfig config) {
                                  .engine = engine,
                                  .handoff = config.colocate.handoff,
                                  .saves = !config.checkpoint.save.empty()});
+  log::info("device: {}", device->name());
   log::info("memory plan: device {} of {}, host {} of {}", format_bytes(plan.device_peak),
             format_bytes(budget.device_bytes), format_bytes(plan.host_peak),
             format_bytes(budget.host_bytes));
