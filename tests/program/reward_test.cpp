@@ -93,7 +93,7 @@ TEST(RewardProgram, OneThatNeedsAWhileToFailEndsTheGenerationItMeets) {
   const ScratchDir dir;
   const Outcome outcome =
       run_miles(with(small_run(dir / "run"), {"--rollout-batch-size", "4000", "--custom-rm-command",
-                                              "sleep 1; echo no module >&2; exit 1"}));
+                                              "sleep 0.4; echo no module >&2; exit 1"}));
   EXPECT_EQ(outcome.exit_code, 3) << outcome.log;
   EXPECT_NE(outcome.log.find("cannot start: it exited with status 1"), std::string::npos)
       << outcome.log;
