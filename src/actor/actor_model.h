@@ -52,7 +52,8 @@ class ActorModel {
   /// The same for save_state.
   void rehearse_save();
 
-  // --- work; onload() first ---
+  // --- work; onload() first. After a signal (base/interrupt.h) they throw Interrupted: the step
+  // that was left has changed no weight ---
   /// [samples][response_length], natural logarithm, at that temperature.
   std::vector<std::vector<float>> log_probs(Policy policy, std::span<const TrainSample> samples,
                                             float temperature);

@@ -168,6 +168,7 @@ class Backward {
       const LayerWeights gradients =
           view_layer(pass_.config, offsets, pass_.buffers.layer_accumulator(), DType::f32);
       for (int m = 0; m < pass_.buffers.micro_batches(); ++m) {
+        leave_if_interrupted(pass_);
         const auto above = pass_.buffers.residual(l + 1, m, Access::read, stream());
         const auto here = pass_.buffers.residual(l, m, Access::update, stream());
         pass_.buffers.prefetch_residual(l, m + 1);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/interrupt.h"
 #include "ops/embedding.h"
 #include "ops/log_prob.h"
 
@@ -47,6 +48,12 @@ void forward_layer_m(const Pass& pass, const LayerWeights& weights, int64_t l, i
 
 }  // namespace
 
+void leave_if_interrupted(const Pass& pass) {
+  if (interrupted() == 0) return;
+  pass.exec.stream.synchronize();
+  stop_if_interrupted();
+}
+
 void forward_layers(const Pass& pass, Keep keep) {
   embed(pass);
   for (int64_t l = 0; l < pass.layout.layers(); ++l) {
@@ -55,8 +62,10 @@ void forward_layers(const Pass& pass, Keep keep) {
     pass.weights.layers.prefetch(static_cast<int>(l) + 1);
     const LayerWeights weights =
         view_layer(pass.config, pass.layout.layer_offsets(), lease.data(), pass.config.dtype);
-    for (int m = 0; m < pass.buffers.micro_batches(); ++m)
+    for (int m = 0; m < pass.buffers.micro_batches(); ++m) {
+      leave_if_interrupted(pass);
       forward_layer_m(pass, weights, l, m, keep);
+    }
   }
 }
 
@@ -64,8 +73,10 @@ void for_head_rows(const Pass& pass, int micro_batch,
                    const std::function<void(const HeadRows&)>& visit) {
   const auto rows =
       static_cast<int64_t>(pass.micro_batches[static_cast<size_t>(micro_batch)].rows.size());
-  for (int64_t first = 0; first < rows; first += pass.buffers.head_rows())
+  for (int64_t first = 0; first < rows; first += pass.buffers.head_rows()) {
+    leave_if_interrupted(pass);
     visit({micro_batch, first, std::min(pass.buffers.head_rows(), rows - first)});
+  }
 }
 
 void forward_head(const Pass& pass, const HeadWeights& weights, Tensor x, const HeadRows& rows) {

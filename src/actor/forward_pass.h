@@ -29,6 +29,10 @@ inline int64_t residual_index(int64_t l, Keep keep) {
   return keep == Keep::all ? l : l % 2;
 }
 
+/// Throws Interrupted when a signal has come, once the stream is idle: work that is on its way
+/// reads host memory of the pass. The state of a pass that was left says nothing.
+void leave_if_interrupted(const Pass& pass);
+
 /// Embedding and all layers; the last layer's output is at residual_index(L, keep).
 void forward_layers(const Pass& pass, Keep keep);
 

@@ -16,22 +16,17 @@ int eval_command(int argc, const char* const* argv) {
   TrainConfig config;
   add_model_flags(line, config.model);
   add_eval_set_flags(line, config.eval);
-  add_data_flags(line, config.data);
+  add_row_flags(line, config.data);
   add_reward_flags(line, config.reward);
   add_engine_flags(line, config.engine);
   add_device_flags(line, config.device);
   line.app().get_option("--eval-prompt-data")->required();
   RolloutConfig& rollout = config.rollout;
-  line.app()
-      .add_option("--rollout-max-prompt-len", rollout.max_prompt_len,
-                  "tokens; longer prompts are skipped")
-      ->check(CLI::PositiveNumber)
-      ->group("Evaluation")
-      ->capture_default_str();
-  line.app()
-      .add_option("--rollout-seed", rollout.seed, "of the draws")
-      ->group("Evaluation")
-      ->capture_default_str();
+  line.number<int64_t>("--rollout-max-prompt-len", rollout.max_prompt_len, {.least = 1},
+                       "tokens of a prompt; longer ones are skipped")
+      ->group("Rollout");
+  line.number<uint64_t>("--rollout-seed", rollout.seed, {.most = UINT64_MAX}, "of the draws")
+      ->group("Rollout");
   add_skip_special_tokens_flag(line.app(), rollout);
   if (!line.parse(argc, argv)) return 0;
   check_sampling_params(eval_sampling(config));
@@ -44,11 +39,13 @@ int eval_command(int argc, const char* const* argv) {
   int64_t requests = 0;
   for (EvalSet& set : sets) {
     keep_fitting_prompts(set.source, tokenizer, std::min(rollout.max_prompt_len, context - 1));
+    keep_labelled_prompts(set.source, set.name, config.reward, LabelUse::scored);
     requests += set.source.size() * config.eval.n_samples_per_prompt;
   }
+  Scorer scorer(config.reward);
   StandaloneEngine standalone(std::move(model), config.device, config.engine, context, requests,
                               rollout.seed);
-  RolloutExecutor executor(config, standalone.config(), tokenizer, standalone.engine());
+  RolloutExecutor executor(config, standalone.config(), tokenizer, standalone.engine(), &scorer);
   std::vector<std::vector<std::string>> rows;
   for (const EvalSet& set : sets) {
     const auto samples = executor.evaluate(set.source, 0, StandaloneEngine::kWeightVersion);

@@ -7,16 +7,22 @@ namespace miles {
 void add_model_flags(CommandLine& line, ModelOptions& options) {
   CLI::App& app = line.app();
   const std::string group = "Model";
-  app.add_option("--hf-checkpoint", options.hf_checkpoint,
-                 "Hugging Face directory: weights, and unless --model is given the architecture")
+  app.add_option(
+         "--hf-checkpoint", options.hf_checkpoint,
+         "local Hugging Face directory, or a checkpoint of miles train: weights, tokenizer, "
+         "and unless --model is given the architecture")
+      ->type_name("DIR")
       ->group(group);
   app.add_option("--model", options.model,
-                 fmt::format("architecture: a preset ({}) or a directory with a config.json",
+                 fmt::format("architecture: a preset ({}), a directory with a config.json, or a "
+                             "checkpoint of miles train",
                              fmt::join(preset_names(), ", ")))
+      ->type_name("NAME|DIR")
       ->group(group);
   app.add_flag("--init-random", options.init_random, "draw the weights from --seed")->group(group);
   app.add_option("--tokenizer", options.tokenizer,
-                 "directory with a tokenizer.json, where the model's has none")
+                 "directory with a tokenizer.json (default: the model's)")
+      ->type_name("DIR")
       ->group(group);
   line.choice<DTypeChoice>("--dtype", options.dtype,
                            {{"auto", DTypeChoice::automatic},
@@ -24,7 +30,8 @@ void add_model_flags(CommandLine& line, ModelOptions& options) {
                             {"bfloat16", DTypeChoice::bfloat16}},
                            "of weights and activations; auto: as config.json says")
       ->group(group);
-  app.add_option("--seed", options.seed, "of random weights")->group(group)->capture_default_str();
+  line.number<uint64_t>("--seed", options.seed, {.most = UINT64_MAX}, "of random weights")
+      ->group(group);
 }
 
 void add_device_flags(CommandLine& line, DeviceConfig& config) {
@@ -33,58 +40,56 @@ void add_device_flags(CommandLine& line, DeviceConfig& config) {
                             {{"auto", DeviceChoice::automatic},
                              {"cpu", DeviceChoice::cpu},
                              {"cuda", DeviceChoice::cuda}},
-                            "where to compute")
+                            "where to compute; auto: a GPU where there is one")
       ->group(group);
   line.bytes("--gpu-memory-budget", config.gpu_memory_budget,
              "device memory that may be used, e.g. 24GiB (default: all that is free)")
       ->group(group);
   line.bytes("--host-memory-budget", config.host_memory_budget,
-             "host memory that may be used, e.g. 64GiB (default: all)")
+             "host memory that may be used, e.g. 64GiB (default: all that the host has)")
       ->group(group);
 }
 
 void add_engine_flags(CommandLine& line, EngineConfig& config) {
-  CLI::App& app = line.app();
   const std::string group = "Rollout engine";
-  app.add_option(
-         "--max-total-tokens", config.max_total_tokens,
-         "capacity of the KV cache in tokens (default: --max-running-requests full samples)")
-      ->check(CLI::PositiveNumber)
+  line.number<int64_t>("--max-total-tokens", config.max_total_tokens, {.least = 1},
+                       "capacity of the KV cache, tokens (default: --max-running-requests of the "
+                       "longest samples)")
       ->group(group);
-  app.add_option(
-         "--max-running-requests", config.max_running_requests,
-         "sequences in a batch (default: as many as come at once, at most 64, on a GPU 256)")
-      ->check(CLI::PositiveNumber)
+  line.number<int64_t>("--max-running-requests", config.max_running_requests, {.least = 1},
+                       "sequences in a batch (default: as many as come at once, at most 64, on a "
+                       "GPU 256)")
       ->group(group);
-  app.add_option("--chunked-prefill-size", config.chunked_prefill_size,
-                 "prompt tokens a step (default: 512; on a GPU 4096)")
-      ->check(CLI::PositiveNumber)
+  line.number<int64_t>("--chunked-prefill-size", config.chunked_prefill_size, {.least = 1},
+                       "prompt tokens a step (default: 512; on a GPU 4096)")
       ->group(group);
-  app.add_option("--page-size", config.page_size, "tokens of a KV cache page")
-      ->check(CLI::PositiveNumber)
-      ->group(group)
-      ->capture_default_str();
-  app.add_flag(
-         "!--no-true-on-policy", config.true_on_policy,
-         "rollout log-probs need not be training's bit for bit: a GPU may split products along "
-         "k as it likes")
+  line.number<int64_t>("--page-size", config.page_size, {.least = 1}, "tokens of a KV cache page")
       ->group(group);
-  app.add_flag("!--disable-overlap-schedule", config.overlap_schedule,
-               "a GPU waits between two steps while the host takes in what the first has drawn")
+  line.app()
+      .add_flag("!--no-true-on-policy", config.true_on_policy,
+                "rollout log-probs need not be training's bit for bit: a GPU may split products "
+                "along k as it likes")
+      ->group(group);
+  line.app()
+      .add_flag("!--disable-overlap-schedule", config.overlap_schedule,
+                "a GPU waits between two steps while the host takes in what the first has drawn")
       ->group(group);
 }
 
-void add_data_flags(CommandLine& line, DataOptions& options) {
+void add_row_flags(CommandLine& line, DataOptions& options) {
   CLI::App& app = line.app();
-  const std::string group = "Data";
   app.add_option("--input-key", options.input_key, "key of the prompt in a row")
-      ->group(group)
+      ->type_name("KEY")
+      ->group(kDataGroup)
       ->capture_default_str();
-  app.add_option("--label-key", options.label_key, "key of the expected answer")
-      ->group(group)
+  app.add_option("--label-key", options.label_key,
+                 "key of the expected answer in a row; \"\": there is none")
+      ->type_name("KEY")
+      ->group(kDataGroup)
       ->capture_default_str();
-  app.add_option("--metadata-key", options.metadata_key, "key of a row's metadata")
-      ->group(group)
+  app.add_option("--metadata-key", options.metadata_key, "key of a row's metadata, an object")
+      ->type_name("KEY")
+      ->group(kDataGroup)
       ->capture_default_str();
 }
 
@@ -93,47 +98,47 @@ void add_reward_flags(CommandLine& line, RewardConfig& config) {
   const std::string group = "Reward";
   line.choice<RmType>("--rm-type", config.rule.type,
                       {{"exact", RmType::exact}, {"math", RmType::math}, {"regex", RmType::regex}},
-                      "rule that scores a response against its label")
+                      "rule that scores a response 1 or 0 against its label")
       ->group(group);
-  app.add_option("--rm-regex", config.rule.pattern, "pattern of --rm-type regex (PCRE2)")
+  app.add_option("--rm-regex", config.rule.pattern,
+                 "pattern of --rm-type regex (PCRE2); its first group must equal the label, if "
+                 "there are both")
+      ->type_name("PATTERN")
       ->group(group);
-  app.add_option(
-         "--custom-rm-command", config.custom_rm_command,
-         "program that scores: one JSON line {id, prompt, response, label, metadata} in, one "
-         "{id, reward} out")
+  app.add_option("--custom-rm-command", config.custom_rm_command,
+                 "program that scores, instead of a rule: one JSON line {id, prompt, response, "
+                 "label, metadata} in, one {id, reward} out")
+      ->type_name("CMD")
       ->group(group);
-  app.add_option("--rm-workers", config.rm_workers, "processes of --custom-rm-command")
-      ->check(CLI::PositiveNumber)
-      ->group(group)
-      ->capture_default_str();
-  app.add_option("--rm-timeout", config.rm_timeout, "seconds that a reward may take")
-      ->check(CLI::PositiveNumber)
-      ->group(group)
-      ->capture_default_str();
+  line.number<int64_t>("--rm-workers", config.rm_workers, {.least = 1, .most = 4096},
+                       "processes of --custom-rm-command")
+      ->group(group);
+  line.number<double>("--rm-timeout", config.rm_timeout, {.most = 1e6, .above_least = true},
+                      "seconds that the reward of one sample may take")
+      ->group(group);
 }
 
 void add_eval_set_flags(CommandLine& line, EvalConfig& config) {
-  CLI::App& app = line.app();
   const std::string group = "Evaluation";
-  app.add_option("--eval-prompt-data", config.prompt_data, "NAME PATH [NAME PATH ...]")
+  line.texts("--eval-prompt-data", config.prompt_data,
+             "data to evaluate on, by name: NAME PATH [NAME PATH ...]; a path as in --prompt-data")
       ->type_name("NAME PATH")
-      ->take_all()
       ->group(group);
-  app.add_option("--n-samples-per-eval-prompt", config.n_samples_per_prompt, "samples a prompt")
-      ->check(CLI::PositiveNumber)
-      ->group(group)
-      ->capture_default_str();
-  app.add_option("--eval-temperature", config.temperature, "default: the rollout's")
-      ->check(CLI::NonNegativeNumber)
+  line.number<int64_t>("--n-samples-per-eval-prompt", config.n_samples_per_prompt, {.least = 1},
+                       "samples a prompt")
       ->group(group);
-  app.add_option("--eval-top-p", config.top_p, "default: the rollout's")
-      ->check(CLI::Range(0.0, 1.0))
+  line.number<double>("--eval-temperature", config.temperature, {},
+                      "0: the most likely token each time (default: the rollout's)")
       ->group(group);
-  app.add_option("--eval-top-k", config.top_k, "default: the rollout's; -1: all")
-      ->check(CLI::Range(-1, INT32_MAX))
+  line.number<double>("--eval-top-p", config.top_p, {.most = 1},
+                      "draw from the fewest tokens that have this probability (default: the "
+                      "rollout's)")
       ->group(group);
-  app.add_option("--eval-max-response-len", config.max_response_len, "default: the rollout's")
-      ->check(CLI::PositiveNumber)
+  line.number<int32_t>("--eval-top-k", config.top_k, {.least = -1, .most = INT32_MAX},
+                       "draw from this many tokens; -1: from all (default: the rollout's)")
+      ->group(group);
+  line.number<int64_t>("--eval-max-response-len", config.max_response_len, {.least = 1},
+                       "tokens of a response (default: the rollout's)")
       ->group(group);
 }
 

@@ -7,10 +7,13 @@
 
 namespace miles {
 
+inline constexpr const char* kDataGroup = "Data and batches";
+
 void add_model_flags(CommandLine& line, ModelOptions& options);
 void add_device_flags(CommandLine& line, DeviceConfig& config);
 void add_engine_flags(CommandLine& line, EngineConfig& config);
-void add_data_flags(CommandLine& line, DataOptions& options);
+/// The keys of a row of data.
+void add_row_flags(CommandLine& line, DataOptions& options);
 void add_reward_flags(CommandLine& line, RewardConfig& config);
 /// The evaluation sets and how they are sampled; not when.
 void add_eval_set_flags(CommandLine& line, EvalConfig& config);

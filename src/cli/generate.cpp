@@ -29,38 +29,35 @@ void add_flags(CommandLine& line, GenerateFlags& flags) {
   add_model_flags(line, flags.model);
   const std::string group = "Generation";
   SamplingParams& sampling = flags.sampling;
-  app.add_option("--prompt", flags.prompts, "text; may be given again; \"\" begins with BOS alone")
-      ->take_all()
+  line.texts("--prompt", flags.prompts, "text; may be given again; \"\" begins with BOS alone")
       ->group(group);
   app.add_option("--prompt-file", flags.prompt_file, "one prompt: the file's content")
+      ->type_name("FILE")
       ->group(group);
-  app.add_option("--n", flags.n, "samples a prompt")
-      ->check(CLI::PositiveNumber)
-      ->group(group)
-      ->capture_default_str();
-  app.add_option("--max-new-tokens", sampling.max_new_tokens, "")
-      ->check(CLI::NonNegativeNumber)
-      ->group(group)
-      ->capture_default_str();
-  app.add_option("--temperature", sampling.temperature, "0: the most likely token each time")
-      ->check(CLI::NonNegativeNumber)
-      ->group(group)
-      ->capture_default_str();
-  app.add_option("--top-k", sampling.top_k, "-1: all")
-      ->check(CLI::Range(-1, INT32_MAX))
-      ->group(group)
-      ->capture_default_str();
-  app.add_option("--top-p", sampling.top_p, "")->group(group)->capture_default_str();
-  app.add_option("--min-p", sampling.min_p, "")->group(group)->capture_default_str();
-  app.add_option("--stop", sampling.stop, "strings that end a response")->take_all()->group(group);
-  app.add_option("--stop-token-ids", sampling.stop_token_ids, "ids that end a response")
-      ->check(CLI::Range(0, INT32_MAX))
-      ->take_all()
+  line.number<int64_t>("--n", flags.n, {.least = 1}, "samples a prompt")->group(group);
+  line.number<int64_t>("--max-new-tokens", sampling.max_new_tokens, {}, "tokens of a response")
       ->group(group);
-  app.add_flag("--ignore-eos", sampling.ignore_eos, "")->group(group);
-  app.add_option("--sampling-seed", flags.sampling_seed, "of the draws")
-      ->group(group)
-      ->capture_default_str();
+  line.number<float>("--temperature", sampling.temperature, {},
+                     "logits are divided by it; 0: the most likely token each time")
+      ->group(group);
+  line.number<int32_t>("--top-k", sampling.top_k, {.least = -1, .most = INT32_MAX},
+                       "draw from this many tokens; -1: from all")
+      ->group(group);
+  line.number<float>("--top-p", sampling.top_p, {.most = 1, .above_least = true},
+                     "draw from the fewest tokens that have this probability")
+      ->group(group);
+  line.number<float>("--min-p", sampling.min_p, {.most = 1},
+                     "draw no token with less than this share of the likeliest one's probability")
+      ->group(group);
+  line.texts("--stop", sampling.stop, "strings that end a response")->group(group);
+  line.numbers("--stop-token-ids", sampling.stop_token_ids, {.most = INT32_MAX},
+               "token ids that end a response")
+      ->group(group);
+  app.add_flag("--ignore-eos", sampling.ignore_eos, "the model's end does not end a response")
+      ->group(group);
+  line.number<uint64_t>("--sampling-seed", flags.sampling_seed, {.most = UINT64_MAX},
+                        "of the draws")
+      ->group(group);
   app.add_flag("--json", flags.json, "one JSON line a response, with ids and log-probs")
       ->group(group);
   add_engine_flags(line, flags.engine);

@@ -1,5 +1,7 @@
+#include <algorithm>
 #include <filesystem>
 #include <iostream>
+#include <map>
 
 #include "base/file.h"
 #include "base/units.h"
@@ -9,6 +11,7 @@
 #include "model/hf_config.h"
 #include "model/layout.h"
 #include "observe/json_lines.h"
+#include "observe/run_info.h"
 #include "rl/checkpoint.h"
 
 namespace miles {
@@ -16,59 +19,90 @@ namespace {
 
 namespace fs = std::filesystem;
 
-void print(const std::string& name, const std::string& value) {
-  std::cout << fmt::format("  {:<24}{}\n", name, value);
-}
+/// Names and values in two columns under a title; printed at the end of its scope, so that what is
+/// known is shown also when something is wrong.
+class Listing {
+ public:
+  explicit Listing(std::string title) : title_(std::move(title)) {}
+  Listing(const Listing&) = delete;
+  Listing& operator=(const Listing&) = delete;
+
+  ~Listing() {
+    size_t width = 0;
+    for (const auto& [name, value] : rows_) width = std::max(width, name.size());
+    std::cout << title_ << '\n';
+    for (const auto& [name, value] : rows_)
+      std::cout << fmt::format("  {:<{}}  {}\n", name, width, value);
+    std::cout.flush();
+  }
+
+  void add(const std::string& name, const std::string& value) { rows_.emplace_back(name, value); }
+
+ private:
+  std::string title_;
+  std::vector<std::pair<std::string, std::string>> rows_;
+};
 
 void inspect_model(const fs::path& path) {
   const ModelConfig config = read_hf_config(path);
   const ParamLayout layout(config);
-  std::cout << fmt::format("{}: a Hugging Face model\n", path.string());
-  print("architecture", config.model_type);
-  print("parameters", fmt::format("{} ({:.2f} M)", layout.parameters(),
-                                  static_cast<double>(layout.parameters()) / 1e6));
-  print("blocks", std::to_string(config.num_hidden_layers));
-  print("hidden", std::to_string(config.hidden_size));
-  print("heads", fmt::format("{} queries, {} keys/values, {} each", config.num_attention_heads,
-                             config.num_key_value_heads, config.head_dim));
-  print("intermediate", std::to_string(config.intermediate_size));
-  print("vocabulary", fmt::format("{}, head {}", config.vocab_size,
-                                  config.tie_word_embeddings ? "tied" : "untied"));
-  print("context", std::to_string(config.max_position_embeddings));
-  print("dtype", std::string(name_of(config.dtype)));
+  Listing listing(path.string() + ": a Hugging Face model");
+  listing.add("architecture", config.model_type);
+  listing.add("parameters", fmt::format("{} ({:.2f} M)", layout.parameters(),
+                                        static_cast<double>(layout.parameters()) / 1e6));
+  listing.add("blocks", std::to_string(config.num_hidden_layers));
+  listing.add("hidden", std::to_string(config.hidden_size));
+  listing.add("heads",
+              fmt::format("{} queries, {} keys/values, {} each", config.num_attention_heads,
+                          config.num_key_value_heads, config.head_dim));
+  listing.add("intermediate", std::to_string(config.intermediate_size));
+  listing.add("vocabulary", fmt::format("{}, head {}", config.vocab_size,
+                                        config.tie_word_embeddings ? "tied" : "untied"));
+  listing.add("context", std::to_string(config.max_position_embeddings));
+  listing.add("dtype", std::string(name_of(config.dtype)));
   const WeightFiles files(path);
   int64_t bytes = 0;
   for (const std::string& name : files.names()) bytes += files.file_of(name).find(name)->bytes;
-  print("weights", fmt::format("{} tensors, {}", files.names().size(), format_bytes(bytes)));
+  listing.add("weights", fmt::format("{} tensors, {}", files.names().size(), format_bytes(bytes)));
   for (const ParamSpec& param : layout.params())
     if (files.contains(param.name))
       files.check_shape(param.name, param.shape);
     else
       fail(ErrorCode::data, "{}: {} is missing", path.string(), param.name);
-  print("check", "every tensor is there, in its shape");
+  listing.add("check", "every tensor is there, in its shape");
 }
 
 void inspect_checkpoint(const fs::path& path) {
   const RunState state = read_run_state(path);
-  std::cout << fmt::format("{}: a checkpoint\n", path.string());
-  print("rollout", std::to_string(state.rollout_id));
-  for (const auto& [key, value] : state.data.items()) print(key, value.dump());
-  const SafetensorsFile file(path / "trainer.safetensors");
-  for (const auto& [key, value] : file.metadata()) print(key, value);
-  print("trainer.safetensors", format_bytes(static_cast<int64_t>(fs::file_size(file.path()))));
+  {
+    Listing listing(path.string() + ": a checkpoint");
+    listing.add("run", state.run_id);
+    listing.add("rollout", std::to_string(state.rollout_id));
+    for (const auto& [key, value] : state.data.items()) listing.add(key, value.dump());
+    const SafetensorsFile file(path / "trainer.safetensors");
+    for (const auto& [key, value] : file.metadata()) listing.add(key, value);
+    listing.add("trainer.safetensors",
+                format_bytes(static_cast<int64_t>(fs::file_size(file.path()))));
+  }
   inspect_model(path / "hf");
 }
 
 void inspect_run(const fs::path& path) {
-  std::cout << fmt::format("{}: a run\n", path.string());
+  Listing listing(path.string() + ": a run");
+  const RunInfo info = read_run_info(path);
+  listing.add("run", info.run_id);
+  listing.add("device", info.device);
   const auto metrics = read_json_lines(path / "metrics.jsonl");
-  print("rollouts", std::to_string(metrics.size()));
+  const auto rollouts = std::ranges::count_if(  // an evaluation before training has a line, too
+      metrics, [](const auto& row) { return row.value("rollout_id", int64_t{0}) >= 0; });
+  listing.add("rollouts", std::to_string(rollouts));
   if (!metrics.empty())
-    for (const auto& [name, value] : metrics.back().items()) print(name, value.dump());
+    for (const auto& [name, value] : metrics.back().items()) listing.add(name, value.dump());
+  std::map<std::string, int64_t> files;  // bytes by name
   for (const auto& entry : fs::directory_iterator(path))
     if (entry.is_regular_file())
-      print(entry.path().filename().string(),
-            format_bytes(static_cast<int64_t>(entry.file_size())));
+      files[entry.path().filename().string()] = static_cast<int64_t>(entry.file_size());
+  for (const auto& [name, bytes] : files) listing.add(name, format_bytes(bytes));
 }
 
 }  // namespace

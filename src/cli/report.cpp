@@ -55,9 +55,8 @@ int report_command(int argc, const char* const* argv) {
   std::string run;
   std::vector<std::string> compare;
   line.app().add_option("RUN_DIR", run, "directory of a run")->required();
-  line.app()
-      .add_option("--compare", compare, "NAME=RUN_DIR ...: a table of memory peaks")
-      ->take_all();
+  line.texts("--compare", compare, "a table of memory peaks of several runs")
+      ->type_name("NAME=RUN_DIR");
   if (!line.parse(argc, argv)) return 0;
   if (!fs::exists(fs::path(run) / "metrics.jsonl"))
     fail(ErrorCode::data, "{}: no metrics.jsonl; pass the --run-dir of a run", run);

@@ -2,9 +2,42 @@
 
 #include <algorithm>
 
+#include "base/log.h"
+#include "base/units.h"
+#include "colocate/plan.h"
 #include "rl/train_setup.h"
 
 namespace miles {
+namespace {
+
+/// The engine's memory comes, and host memory for the weights on their way to it.
+Region commit_all(Engine& engine, const ModelConfig& config, const ParamLayout& layout,
+                  Memory memory) {
+  engine.onload_weights();
+  engine.onload_kv();
+  Region staging(memory, Place::host, "staging", layout.elements() * size_of(config.dtype));
+  staging.commit();
+  return staging;
+}
+
+/// The same on a device that holds nothing.
+MemoryPlan plan_engine(const EngineOptions& options, const ModelConfig& config,
+                       const ParamLayout& layout, Device& device) {
+  const auto dry = make_dry_device(device);
+  Ledger ledger;
+  const Memory memory{*dry, ledger};
+  Engine engine(options, config, layout, memory, nullptr);
+  const Region staging = commit_all(engine, config, layout, memory);
+  MemoryPlan plan;
+  plan.trains = false;
+  plan.device_at_peak = ledger.usage(Place::device);
+  plan.host_at_peak = ledger.usage(Place::host);
+  plan.device_peak = plan.device_at_peak.peak;
+  plan.host_peak = plan.host_at_peak.peak;
+  return plan;
+}
+
+}  // namespace
 
 StandaloneEngine::StandaloneEngine(ModelSource model, const DeviceConfig& device,
                                    const EngineConfig& engine, int64_t max_context_len,
@@ -20,13 +53,19 @@ StandaloneEngine::StandaloneEngine(ModelSource model, const DeviceConfig& device
     few.max_running_requests = std::min(*few.max_running_requests, max_requests);
   EngineOptions options = resolve_engine(few, device_->kind(), context, max_requests);
   options.seed = seed;
+  const MemoryPlan plan = plan_engine(options, model_.config(), layout_, *device_);
+  const MemoryBudget budget = resolve_budget(device, *device_);
+  log::info("model: {}, {:.2f} M parameters", model_.description(),
+            static_cast<double>(layout_.parameters()) / 1e6);
+  log::info("device: {}", device_->name());
+  log::info("memory plan: device {} of {}, host {} of {}", format_bytes(plan.device_peak),
+            format_bytes(budget.device_bytes), format_bytes(plan.host_peak),
+            format_bytes(budget.host_bytes));
+  check_fits(plan, budget);
+  check_device_has(plan, *device_);
   const Memory memory{*device_, ledger_};
   engine_ = std::make_unique<Engine>(options, model_.config(), layout_, memory, &tokenizer_);
-  engine_->onload_weights();
-  engine_->onload_kv();
-  Region staging(memory, Place::host, "staging",
-                 layout_.elements() * size_of(model_.config().dtype));
-  staging.commit();
+  const Region staging = commit_all(*engine_, model_.config(), layout_, memory);
   const Tensor flat = staging.tensor(model_.config().dtype, {layout_.elements()});
   model_.fill(layout_, flat);
   engine_->update_weights(flat, kWeightVersion);

@@ -15,8 +15,10 @@ class StandaloneEngine {
  public:
   static constexpr int64_t kWeightVersion = 1;
 
-  /// Loads the weights. `max_context_len`: prompt and response, tokens, at most the model's;
-  /// `max_requests`: how many there will be, so that the KV cache is no larger than they need.
+  /// Loads the weights, once it is known that everything fits. Throws Error{budget}, Error{device},
+  /// Error{flags} or Error{data}. `max_context_len`: prompt and response, tokens, at most the
+  /// model's; `max_requests`: how many there will be, so that the KV cache is no larger than they
+  /// need.
   StandaloneEngine(ModelSource model, const DeviceConfig& device, const EngineConfig& engine,
                    int64_t max_context_len, int64_t max_requests, uint64_t seed);
 

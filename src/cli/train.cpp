@@ -37,11 +37,11 @@ int train_command(int argc, const char* const* argv) {
   TrainSetup setup = prepare_training(std::move(config));
   write_down(line, setup);
   const TrainSummary summary = run_training(setup, line.to_toml());
-  log::info("done: {} rollouts; device peak {} of planned {}, host peak {} of planned {}",
-            summary.rollouts, format_bytes(summary.device_peak),
-            format_bytes(setup.plan.device_peak), format_bytes(summary.host_peak),
-            format_bytes(setup.plan.host_peak));
-  return 0;
+  log::info("{}: {} rollouts; device peak {} of planned {}, host peak {} of planned {}",
+            summary.signal == 0 ? "done" : "ended", summary.rollouts,
+            format_bytes(summary.device_peak), format_bytes(setup.plan.device_peak),
+            format_bytes(summary.host_peak), format_bytes(setup.plan.host_peak));
+  return summary.signal == 0 ? 0 : 128 + summary.signal;
 }
 
 }  // namespace miles

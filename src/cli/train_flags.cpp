@@ -4,148 +4,126 @@ namespace miles {
 namespace {
 
 constexpr double kBelowOne = 0.999999;  // a moment that never forgets has no bias correction
+constexpr int64_t kMostSamples = 1'000'000'000;  // resolve_batch_sizes()
 
-void add_prompt_flags(CLI::App& app, TrainConfig& config) {
-  const std::string group = "Data";
+void add_data_flags(CommandLine& line, TrainConfig& config, BatchSizeFlags& batch) {
+  CLI::App& app = line.app();
   app.add_option("--prompt-data", config.data.path,
-                 "prompts: FILE.jsonl, FILE.jsonl@[a:b], or synthetic:addition")
-      ->group(group)
+                 "prompts: FILE.jsonl, FILE.jsonl@[a:b] for rows a to b-1, or "
+                 "synthetic:addition?max=99&count=10000")
+      ->type_name("PATH")
+      ->group(kDataGroup)
       ->required();
+  add_row_flags(line, config.data);
   app.add_flag("--rollout-shuffle", config.data.shuffle, "a new order of prompts in each epoch")
-      ->group(group);
+      ->group(kDataGroup);
+  line.number<int64_t>("--num-rollout", config.num_rollout, {.least = 1},
+                       "rollouts in all; this or --num-epoch")
+      ->group(kDataGroup);
+  line.number<int64_t>("--num-epoch", config.num_epoch, {.least = 1},
+                       "passes over the data; this or --num-rollout")
+      ->group(kDataGroup);
+  const Range<int64_t> samples = {.least = 1, .most = kMostSamples};
+  line.number("--rollout-batch-size,--batch-size", batch.rollout_batch_size, samples,
+              "prompts a rollout (default: it follows from --global-batch-size)")
+      ->group(kDataGroup);
+  line.number("--n-samples-per-prompt", batch.n_samples_per_prompt, samples,
+              "samples a prompt (default: 8; 1 for sft_loss)")
+      ->group(kDataGroup);
+  line.number("--global-batch-size", batch.global_batch_size, samples,
+              "samples an optimizer step (default: a rollout's by its steps)")
+      ->group(kDataGroup);
+  line.number("--num-steps-per-rollout", batch.num_steps_per_rollout, samples,
+              "optimizer steps a rollout (default: 1, or as --global-batch-size says)")
+      ->group(kDataGroup);
+  line.number<int64_t>("--max-tokens-per-gpu", config.max_tokens_per_gpu, {.least = 1},
+                       "tokens of a micro-batch (default: chosen, and printed)")
+      ->group(kDataGroup);
+  line.number<int64_t>("--recompute-num-layers", config.recompute_num_layers, {},
+                       "the first N blocks are computed again in the backward, the others keep "
+                       "their activations (default: as few as the memory allows)")
+      ->group(kDataGroup);
 }
 
-void add_rollout_flags(CLI::App& app, TrainConfig& config, BatchSizeFlags& batch) {
+void add_rollout_flags(CommandLine& line, RolloutConfig& rollout) {
+  CLI::App& app = line.app();
   const std::string group = "Rollout";
-  RolloutConfig& rollout = config.rollout;
-  app.add_option("--num-rollout", config.num_rollout, "rollouts in all")
-      ->check(CLI::PositiveNumber)
+  line.number<double>("--rollout-temperature", rollout.temperature, {},
+                      "logits are divided by it, in training too")
       ->group(group);
-  app.add_option("--num-epoch", config.num_epoch, "passes over the data, instead")
-      ->check(CLI::PositiveNumber)
+  line.number<double>("--rollout-top-p", rollout.top_p, {.most = 1},
+                      "draw from the fewest tokens that have this probability")
       ->group(group);
-  app.add_option("--rollout-batch-size,--batch-size", batch.rollout_batch_size, "prompts a rollout")
+  line.number<int32_t>("--rollout-top-k", rollout.top_k, {.least = -1, .most = INT32_MAX},
+                       "draw from this many tokens; -1: from all")
       ->group(group);
-  app.add_option("--n-samples-per-prompt", batch.n_samples_per_prompt,
-                 "samples a prompt (default 8; 1 for sft_loss)")
+  line.number<double>("--rollout-min-p", rollout.min_p, {.most = 1},
+                      "draw no token with less than this share of the likeliest one's probability")
       ->group(group);
-  app.add_option("--rollout-temperature", rollout.temperature, "")
-      ->check(CLI::NonNegativeNumber)
-      ->group(group)
-      ->capture_default_str();
-  app.add_option("--rollout-top-p", rollout.top_p, "")
-      ->check(CLI::Range(0.0, 1.0))
-      ->group(group)
-      ->capture_default_str();
-  app.add_option("--rollout-top-k", rollout.top_k, "-1: all")
-      ->check(CLI::Range(-1, INT32_MAX))
-      ->group(group)
-      ->capture_default_str();
-  app.add_option("--rollout-min-p", rollout.min_p, "")
-      ->check(CLI::Range(0.0, 1.0))
-      ->group(group)
-      ->capture_default_str();
-  app.add_option("--rollout-stop", rollout.stop, "strings that end a response")
-      ->take_all()
-      ->group(group);
-  app.add_option("--rollout-stop-token-ids", rollout.stop_token_ids, "ids that end a response")
-      ->check(CLI::Range(0, INT32_MAX))
-      ->take_all()
+  line.texts("--rollout-stop", rollout.stop, "strings that end a response")->group(group);
+  line.numbers("--rollout-stop-token-ids", rollout.stop_token_ids, {.most = INT32_MAX},
+               "token ids that end a response")
       ->group(group);
   app.add_flag("--rollout-ignore-eos", rollout.ignore_eos,
                "the model's end does not end a response")
       ->group(group);
   add_skip_special_tokens_flag(app, rollout);
-  app.add_option("--rollout-max-prompt-len", rollout.max_prompt_len,
-                 "tokens; longer prompts are skipped")
-      ->check(CLI::PositiveNumber)
-      ->group(group)
-      ->capture_default_str();
-  app.add_option("--rollout-max-response-len", rollout.max_response_len, "tokens")
-      ->check(CLI::PositiveNumber)
-      ->group(group)
-      ->capture_default_str();
-  app.add_option("--rollout-max-context-len", rollout.max_context_len,
-                 "tokens of prompt and response")
-      ->check(CLI::PositiveNumber)
+  line.number<int64_t>("--rollout-max-prompt-len", rollout.max_prompt_len, {.least = 1},
+                       "tokens of a prompt; longer ones are skipped")
       ->group(group);
-  app.add_option("--rollout-seed", rollout.seed, "of the prompts' order and the draws")
-      ->group(group)
-      ->capture_default_str();
+  line.number<int64_t>("--rollout-max-response-len", rollout.max_response_len, {.least = 1},
+                       "tokens of a response")
+      ->group(group);
+  line.number<int64_t>("--rollout-max-context-len", rollout.max_context_len, {.least = 1},
+                       "tokens of prompt and response together (default: the model's context)")
+      ->group(group);
+  line.number<uint64_t>("--rollout-seed", rollout.seed, {.most = UINT64_MAX},
+                        "of the prompts' order and the draws")
+      ->group(group);
 }
 
-void add_eval_timing_flags(CLI::App& app, EvalConfig& config) {
+void add_eval_timing_flags(CommandLine& line, EvalConfig& config) {
   const std::string group = "Evaluation";
-  app.add_option("--eval-interval", config.interval, "rollouts between evaluations")
-      ->check(CLI::PositiveNumber)
+  line.number<int64_t>("--eval-interval", config.interval, {.least = 1},
+                       "rollouts between evaluations (default: never)")
       ->group(group);
-  app.add_flag("--skip-eval-before-train", config.skip_before_train, "")->group(group);
+  line.app()
+      .add_flag("--skip-eval-before-train", config.skip_before_train,
+                "the first evaluation comes after --eval-interval rollouts, not before them")
+      ->group(group);
 }
 
-void add_optimizer_flags(CommandLine& line, TrainConfig& config, BatchSizeFlags& batch) {
-  CLI::App& app = line.app();
+void add_optimizer_flags(CommandLine& line, OptimizerConfig& optimizer) {
   const std::string group = "Optimizer";
-  OptimizerConfig& optimizer = config.optimizer;
-  app.add_option("--global-batch-size", batch.global_batch_size, "samples an optimizer step")
+  line.number<double>("--lr", optimizer.lr, {}, "learning rate of AdamW")->group(group);
+  line.number<double>("--min-lr", optimizer.min_lr, {}, "learning rate at the end of the decay")
       ->group(group);
-  app.add_option("--num-steps-per-rollout", batch.num_steps_per_rollout,
-                 "optimizer steps a rollout")
-      ->group(group);
-  app.add_option("--max-tokens-per-gpu", config.max_tokens_per_gpu,
-                 "tokens a micro-batch (default: chosen)")
-      ->check(CLI::PositiveNumber)
-      ->group(group);
-  app.add_option("--recompute-num-layers", config.recompute_num_layers,
-                 "the first N blocks are computed again in the backward, the others keep their "
-                 "activations (default: as few as the memory allows; see docs/architecture.md)")
-      ->check(CLI::NonNegativeNumber)
-      ->group(group);
-  app.add_option("--log-probs-chunk-size", config.log_probs_chunk_size,
-                 "rows of logits at a time; -1: chosen")
-      ->group(group)
-      ->capture_default_str();
-  app.add_option("--lr", optimizer.lr, "")
-      ->check(CLI::NonNegativeNumber)
-      ->group(group)
-      ->capture_default_str();
-  app.add_option("--min-lr", optimizer.min_lr, "")
-      ->check(CLI::NonNegativeNumber)
-      ->group(group)
-      ->capture_default_str();
   line.choice<LrDecayStyle>("--lr-decay-style", optimizer.lr_decay_style,
                             {{"constant", LrDecayStyle::constant},
                              {"linear", LrDecayStyle::linear},
                              {"cosine", LrDecayStyle::cosine}},
-                            "")
+                            "how the learning rate falls after the warm-up")
       ->group(group);
-  app.add_option("--lr-warmup-iters", optimizer.lr_warmup_iters, "optimizer steps")
-      ->check(CLI::NonNegativeNumber)
-      ->group(group)
-      ->capture_default_str();
-  app.add_option("--lr-decay-iters", optimizer.lr_decay_iters,
-                 "optimizer steps (default: the run's)")
-      ->check(CLI::PositiveNumber)
+  line.number<int64_t>("--lr-warmup-iters", optimizer.lr_warmup_iters, {},
+                       "optimizer steps in which the learning rate rises to --lr")
       ->group(group);
-  app.add_option("--weight-decay", optimizer.weight_decay, "of matrices")
-      ->check(CLI::NonNegativeNumber)
-      ->group(group)
-      ->capture_default_str();
-  app.add_option("--adam-beta1", optimizer.adam_beta1, "")
-      ->check(CLI::Range(0.0, kBelowOne))
-      ->group(group)
-      ->capture_default_str();
-  app.add_option("--adam-beta2", optimizer.adam_beta2, "")
-      ->check(CLI::Range(0.0, kBelowOne))
-      ->group(group)
-      ->capture_default_str();
-  app.add_option("--adam-eps", optimizer.adam_eps, "")
-      ->check(CLI::PositiveNumber)
-      ->group(group)
-      ->capture_default_str();
-  app.add_option("--clip-grad", optimizer.clip_grad, "largest global norm; 0: no clipping")
-      ->check(CLI::NonNegativeNumber)
-      ->group(group)
-      ->capture_default_str();
+  line.number<int64_t>("--lr-decay-iters", optimizer.lr_decay_iters, {.least = 1},
+                       "optimizer steps to --min-lr, the warm-up included (default: the run's)")
+      ->group(group);
+  line.number<double>("--weight-decay", optimizer.weight_decay, {}, "of matrices, a step, × --lr")
+      ->group(group);
+  line.number<double>("--adam-beta1", optimizer.adam_beta1, {.most = kBelowOne},
+                      "decay of the gradients' mean")
+      ->group(group);
+  line.number<double>("--adam-beta2", optimizer.adam_beta2, {.most = kBelowOne},
+                      "decay of the gradients' mean square")
+      ->group(group);
+  line.number<double>("--adam-eps", optimizer.adam_eps, {.above_least = true},
+                      "added to the root of the mean square")
+      ->group(group);
+  line.number<double>("--clip-grad", optimizer.clip_grad, {},
+                      "largest global norm of the gradient; 0: no clipping")
+      ->group(group);
 }
 
 void add_algorithm_flags(CommandLine& line, AlgorithmConfig& config) {
@@ -157,7 +135,8 @@ void add_algorithm_flags(CommandLine& line, AlgorithmConfig& config) {
                         "sft_loss: learn the labels, generate nothing")
       ->group(group);
   line.choice<AdvantageEstimator>("--advantage-estimator", config.advantage_estimator,
-                                  {{"grpo", AdvantageEstimator::grpo}}, "")
+                                  {{"grpo", AdvantageEstimator::grpo}},
+                                  "grpo: a reward against those of the prompt's other samples")
       ->group(group);
   app.add_flag("!--disable-grpo-std-normalization", config.grpo_std_normalization,
                "do not divide by the group's deviation (Dr. GRPO)")
@@ -168,35 +147,48 @@ void add_algorithm_flags(CommandLine& line, AlgorithmConfig& config) {
   app.add_flag("--calculate-per-token-loss", config.loss.calculate_per_token_loss,
                "mean over tokens instead of samples' means")
       ->group(group);
-  app.add_option("--eps-clip", policy.eps_clip, "")->group(group)->capture_default_str();
-  app.add_option("--eps-clip-high", policy.eps_clip_high, "default: --eps-clip")->group(group);
-  app.add_option("--eps-clip-c", policy.eps_clip_c, "dual clip")->group(group);
-  app.add_option("--entropy-coef", policy.entropy_coef, "")->group(group)->capture_default_str();
-  app.add_flag("--use-kl-loss", policy.use_kl_loss, "KL to a frozen reference in the loss")
+  line.number<float>("--eps-clip", policy.eps_clip, {.most = 1},
+                     "the ratio of probabilities is clipped at 1 - this")
       ->group(group);
-  app.add_option("--kl-loss-coef", policy.kl_loss_coef, "")->group(group)->capture_default_str();
+  line.number<float>("--eps-clip-high", policy.eps_clip_high, {},
+                     "and at 1 + this (default: --eps-clip)")
+      ->group(group);
+  line.number<float>("--eps-clip-c", policy.eps_clip_c, {.least = 1},
+                     "dual clip: a loss is at most this × its advantage's size (default: none)")
+      ->group(group);
+  line.number<float>("--entropy-coef", policy.entropy_coef, {.least = -1e30F},
+                     "the loss has - this × entropy")
+      ->group(group);
+  app.add_flag("--use-kl-loss", policy.use_kl_loss,
+               "the loss has + --kl-loss-coef × KL to a frozen reference")
+      ->group(group);
+  line.number<float>("--kl-loss-coef", policy.kl_loss_coef, {}, "see --use-kl-loss")->group(group);
   line.choice<KlLossType>("--kl-loss-type", policy.kl_loss_type,
                           {{"k1", KlLossType::k1},
                            {"k2", KlLossType::k2},
                            {"k3", KlLossType::k3},
                            {"low_var_kl", KlLossType::low_var_kl}},
-                          "")
+                          "how the KL is estimated")
       ->group(group);
   app.add_option("--ref-load", config.ref_load,
                  "Hugging Face directory of the reference (default: the first weights)")
+      ->type_name("DIR")
       ->group(group);
   app.add_flag("--use-rollout-logprobs", config.use_rollout_logprobs,
                "take the ratio against the rollout's log-probs")
       ->group(group);
   app.add_flag("--skip-actor-forward-only", config.skip_actor_forward_only,
-               "with it: no log-prob pass before training")
+               "with --use-rollout-logprobs: no log-prob pass before training")
       ->group(group);
 }
 
-void add_colocate_flags(CommandLine& line, ColocateConfig& config) {
+void add_memory_flags(CommandLine& line, TrainConfig& train) {
   CLI::App& app = line.app();
+  ColocateConfig& config = train.colocate;
   const std::string group = "Device and memory";
-  app.add_flag("--colocate", config.colocate, "turns both offloads on")->group(group);
+  app.add_flag("--colocate", config.colocate,
+               "trainer and engine take turns on the device: turns both offloads on")
+      ->group(group);
   app.add_flag("--offload-train,!--no-offload-train", config.handoff.offload_train,
                "the trainer leaves the device while the engine has its turn")
       ->group(group);
@@ -207,53 +199,63 @@ void add_colocate_flags(CommandLine& line, ColocateConfig& config) {
                           {{"cpu", PeakDevice::cpu}, {"gpu", PeakDevice::gpu}},
                           "where the two overlap at a handoff; gpu: the trainer streams its blocks")
       ->group(group);
+  line.number<int64_t>("--log-probs-chunk-size", train.log_probs_chunk_size, {.least = -1},
+                       "rows of logits held at a time; -1: chosen")
+      ->group(group);
   app.add_flag("--check-weight-update-equal", config.handoff.check_weight_update_equal,
                "poison the engine's weights, update, compare every tensor")
       ->group(group);
   app.add_flag("--use-critic", config.use_critic, "not implemented")->group("");
-  app.add_option("--lora-rank", config.lora_rank, "not implemented")->group("");
+  line.number<int64_t>("--lora-rank", config.lora_rank, {}, "not implemented")->group("");
 }
 
-void add_checkpoint_flags(CLI::App& app, TrainConfig& config) {
+void add_checkpoint_flags(CommandLine& line, TrainConfig& config) {
+  CLI::App& app = line.app();
   const std::string group = "Checkpoints and records";
   CheckpointConfig& checkpoint = config.checkpoint;
   app.add_option("--save", checkpoint.save,
-                 "directory for checkpoints; one with another run's is refused")
+                 "directory for checkpoints; one with another run's is refused (default: nothing "
+                 "is saved)")
+      ->type_name("DIR")
       ->group(group);
-  app.add_option("--save-interval", checkpoint.save_interval, "rollouts; the last is always saved")
-      ->check(CLI::PositiveNumber)
+  line.number<int64_t>("--save-interval", checkpoint.save_interval, {.least = 1},
+                       "rollouts between checkpoints; the last is always saved (default: only "
+                       "that)")
       ->group(group);
-  app.add_option("--save-total-limit", checkpoint.save_total_limit, "checkpoints to keep; 0: all")
-      ->check(CLI::NonNegativeNumber)
-      ->group(group)
-      ->capture_default_str();
-  app.add_option("--load", checkpoint.load, "go on from the newest complete checkpoint there")
+  line.number<int64_t>("--save-total-limit", checkpoint.save_total_limit, {},
+                       "checkpoints to keep; 0: all")
+      ->group(group);
+  app.add_option("--load", checkpoint.load,
+                 "go on from the newest complete checkpoint there (default: a new run)")
+      ->type_name("DIR")
       ->group(group);
   app.add_option("--run-dir", config.run_dir,
-                 "metrics.jsonl, memory.jsonl, samples.jsonl, config.toml, report.html; without "
-                 "--load, those of an earlier run move to previous-N/ there")
+                 "directory for metrics.jsonl, memory.jsonl, samples.jsonl, config.toml, "
+                 "report.html; those of another run move to previous-N/ there (default: nothing "
+                 "is recorded)")
+      ->type_name("DIR")
       ->group(group);
-  app.add_option("--debug-exit-after-rollout", config.debug_exit_after_rollout, "end early")
+  line.number<int64_t>(
+          "--debug-exit-after-rollout", config.debug_exit_after_rollout, {.least = 1},
+          "end after this many rollouts in all, --num-rollout unchanged (default: never)")
       ->group(group);
 }
 
 }  // namespace
 
 void add_train_flags(CommandLine& line, TrainConfig& config, BatchSizeFlags& batch) {
-  CLI::App& app = line.app();
   add_model_flags(line, config.model);
-  add_prompt_flags(app, config);
-  add_data_flags(line, config.data);
-  add_rollout_flags(app, config, batch);
+  add_data_flags(line, config, batch);
+  add_rollout_flags(line, config.rollout);
   add_engine_flags(line, config.engine);
   add_reward_flags(line, config.reward);
-  add_optimizer_flags(line, config, batch);
   add_algorithm_flags(line, config.algorithm);
+  add_optimizer_flags(line, config.optimizer);
   add_eval_set_flags(line, config.eval);
-  add_eval_timing_flags(app, config.eval);
+  add_eval_timing_flags(line, config.eval);
   add_device_flags(line, config.device);
-  add_colocate_flags(line, config.colocate);
-  add_checkpoint_flags(app, config);
+  add_memory_flags(line, config);
+  add_checkpoint_flags(line, config);
 }
 
 void finish_train_flags(CommandLine& line, TrainConfig& config, BatchSizeFlags& batch) {

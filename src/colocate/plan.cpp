@@ -63,22 +63,27 @@ MemoryPlan plan_fewest_recomputed(PlanInput input, int64_t device_bytes) {
 
 namespace {
 
-struct Need {
-  Place place = Place::device;
-  int64_t bytes = 0;
-  const PlaceUsage& at_peak;
-  std::string advice;  // what to change beside the budget
-};
+/// Flags that lower the need.
+const char* remedies(Place place, bool trains) {
+  if (place == Place::device)
+    return trains ? "lower --max-tokens-per-gpu, --max-total-tokens or --max-running-requests; "
+                    "--colocate --colocate-memory-peak-device gpu keeps least on the device"
+                  : "lower --max-total-tokens or --max-running-requests";
+  return trains ? "lower --global-batch-size or --rollout-max-response-len"
+                : "take a smaller model";
+}
 
-void check_place(const Need& need, int64_t budget) {
-  if (need.bytes <= budget) return;
+void check_place(Place place, const MemoryPlan& plan, int64_t budget) {
+  const bool device = place == Place::device;
+  const int64_t need = device ? plan.device_peak : plan.host_peak;
+  if (need <= budget) return;
   fail(ErrorCode::budget,
        "does not fit: the run needs {} ({} bytes) of {} memory, the budget is {} ({} bytes); "
-       "largest: {}. Raise {} to {}, {}",
-       format_bytes(need.bytes), need.bytes, name_of(need.place), format_bytes(budget), budget,
-       largest_tags(need.at_peak),
-       need.place == Place::device ? "--gpu-memory-budget" : "--host-memory-budget", need.bytes,
-       need.advice);
+       "largest: {}. Raise {} to {}, {}or {}",
+       format_bytes(need), need, name_of(place), format_bytes(budget), budget,
+       largest_tags(device ? plan.device_at_peak : plan.host_at_peak),
+       device ? "--gpu-memory-budget" : "--host-memory-budget", need,
+       device ? recompute_advice(plan) : "", remedies(place, plan.trains));
 }
 
 }  // namespace
@@ -91,19 +96,8 @@ std::string recompute_advice(const MemoryPlan& plan) {
 }
 
 void check_fits(const MemoryPlan& plan, const MemoryBudget& budget) {
-  check_place({.place = Place::device,
-               .bytes = plan.device_peak,
-               .at_peak = plan.device_at_peak,
-               .advice = recompute_advice(plan) +
-                         "or lower --max-tokens-per-gpu, --max-total-tokens or "
-                         "--max-running-requests; --colocate --colocate-memory-peak-device gpu "
-                         "keeps least on the device"},
-              budget.device_bytes);
-  check_place({.place = Place::host,
-               .bytes = plan.host_peak,
-               .at_peak = plan.host_at_peak,
-               .advice = "or lower --global-batch-size or --rollout-max-response-len"},
-              budget.host_bytes);
+  check_place(Place::device, plan, budget.device_bytes);
+  check_place(Place::host, plan, budget.host_bytes);
 }
 
 }  // namespace miles

@@ -26,8 +26,9 @@ struct MemoryPlan {
   int64_t host_peak = 0;             // bytes
   PlaceUsage device_at_peak;      // tags of the event with the device's peak, as that event ended
   PlaceUsage host_at_peak;        // the same for the host
+  bool trains = true;             // else there is an engine alone
   int64_t recomputed_blocks = 0;  // at a step of the largest size: ActorOptions' number, or all
-  int64_t blocks = 0;             // of the model
+  int64_t blocks = 0;             // of the model, where it trains
 };
 
 MemoryPlan plan_memory(const PlanInput& input);

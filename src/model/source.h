@@ -17,12 +17,14 @@ enum class DTypeChoice { automatic, float32, bfloat16 };
 
 /// As given by flags; empty: not given.
 struct ModelOptions {
+  // Directories are Hugging Face directories, or checkpoints of ours, which hold one as hf/.
   std::string model;          // --model: a preset's name, or a directory with a config.json
-  std::string hf_checkpoint;  // --hf-checkpoint: a Hugging Face directory; its weights
+  std::string hf_checkpoint;  // --hf-checkpoint: a directory; its weights
   std::string tokenizer;      // --tokenizer: a directory with a tokenizer.json
   bool init_random = false;   // --init-random: weights drawn from the seed
-  DTypeChoice dtype = DTypeChoice::automatic;  // --dtype; automatic: as the config says
-  uint64_t seed = 1234;                        // --seed: of random weights
+  DTypeChoice dtype = DTypeChoice::automatic;          // --dtype; automatic: as the config says
+  uint64_t seed = 1234;                                // --seed: of random weights
+  std::string hf_checkpoint_flag = "--hf-checkpoint";  // how errors name it
 };
 
 /// A model that has been found, and checked as far as that goes without reading weights.

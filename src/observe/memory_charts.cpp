@@ -30,7 +30,7 @@ struct Memory {
   int64_t MemoryEvent::*budget;
 };
 
-constexpr Memory kDevice = {"GPU memory", &MemoryEvent::device_bytes, &MemoryEvent::device_total,
+constexpr Memory kDevice = {"Device memory", &MemoryEvent::device_bytes, &MemoryEvent::device_total,
                             &MemoryEvent::device_peak, &MemoryEvent::device_budget};
 constexpr Memory kHost = {"Host memory", &MemoryEvent::host_bytes, &MemoryEvent::host_total,
                           &MemoryEvent::host_peak, &MemoryEvent::host_budget};
@@ -210,7 +210,9 @@ std::string memory_charts(const RunRecord& run) {
   const Events last = last_rollouts(all);
   const std::string close_up = fmt::format("last {} rollouts", kDetailRollouts);
   std::string charts;
-  for (const Memory& memory : {kDevice, kHost}) {
+  Memory device = kDevice;
+  if (run.info.device_is_gpu) device.name = "GPU memory";
+  for (const Memory& memory : {device, kHost}) {
     charts += memory_chart({all, "whole run", "the start"}, memory);
     if (all.size() > kMostTicks && last.size() < all.size())
       charts += memory_chart({last, close_up.c_str(), "the first event shown", last.front().time},

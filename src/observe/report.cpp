@@ -59,7 +59,7 @@ std::string summary(const RunRecord& run) {
       return budget > 0 ? fmt::format("{} peak, of {}", name, format_bytes(budget))
                         : fmt::format("{} peak", name);
     };
-    tiles += tile(format_bytes(device), of("GPU", run.memory.back().device_budget));
+    tiles += tile(format_bytes(device), of(run.device_word(), run.memory.back().device_budget));
     tiles += tile(format_bytes(host), of("host", run.memory.back().host_budget));
   }
   return fmt::format("<div class=\"tiles\">\n{}</div>\n", tiles);
@@ -112,10 +112,10 @@ std::string event_table(const RunRecord& run) {
   }
   return fmt::format(
       "<div class=\"card\"><table>\n<tr><th>event</th><th class=\"n\">count</th>"
-      "<th class=\"n\">median time</th><th class=\"n\">GPU after the last</th>"
-      "<th class=\"n\">GPU peak</th><th class=\"n\">host after the last</th>"
-      "<th class=\"n\">host peak</th></tr>\n{}</table></div>\n",
-      rows);
+      "<th class=\"n\">median time</th><th class=\"n\">{0} after the last</th>"
+      "<th class=\"n\">{0} peak</th><th class=\"n\">host after the last</th>"
+      "<th class=\"n\">host peak</th></tr>\n{1}</table></div>\n",
+      run.device_word(), rows);
 }
 
 std::string metric_table(const RunRecord& run) {
@@ -147,8 +147,9 @@ std::string report_html(const RunRecord& run) {
         run.rollout_ids.size() == 1
             ? fmt::format("Rollout {}", run.rollout_ids.front())
             : fmt::format("Rollouts {} to {}", run.rollout_ids.front(), run.rollout_ids.back());
-  std::string body =
-      fmt::format("<h1>{}</h1>\n<p class=\"soft\">{}</p>\n", escape_html(run.name), subtitle);
+  if (!run.info.device.empty()) subtitle += ", on " + run.info.device;
+  std::string body = fmt::format("<h1>{}</h1>\n<p class=\"soft\">{}</p>\n", escape_html(run.name),
+                                 escape_html(subtitle));
   body += summary(run);
   if (!run.rollout_ids.empty())
     body +=

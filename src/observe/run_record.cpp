@@ -59,6 +59,7 @@ RunRecord read_run(const std::filesystem::path& run_dir) {
                  .filename();
   const auto has = [&](const char* file) { return std::filesystem::exists(run_dir / file); };
   if (has("config.toml")) run.config = read_file(run_dir / "config.toml");
+  run.info = read_run_info(run_dir);
   if (has("memory.jsonl")) run.memory = read_memory_timeline(run_dir / "memory.jsonl");
   make_times_ascend(run.memory);
   if (!has("metrics.jsonl")) return run;

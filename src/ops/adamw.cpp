@@ -21,6 +21,22 @@ void adamw(Exec& exec, const AdamWArgs& args) {
   kernels(exec.device.kind()).adamw(exec, args);
 }
 
+AdamWStep<float> adamw_step(const AdamWArgs& args) {
+  const auto correction = [t = static_cast<double>(args.step)](float beta) {
+    return static_cast<float>(1.0 - std::pow(static_cast<double>(beta), t));
+  };
+  return {.grad_scale = args.grad_scale,
+          .beta1 = args.beta1,
+          .beta2 = args.beta2,
+          .rest1 = 1.0F - args.beta1,
+          .rest2 = 1.0F - args.beta2,
+          .correction1 = correction(args.beta1),
+          .correction2 = correction(args.beta2),
+          .eps = args.eps,
+          .weight_decay = args.weight_decay,
+          .negative_lr = -args.lr};
+}
+
 SplitMaster split_master(float master) {
   const auto bits = std::bit_cast<uint32_t>(master);
   if (std::isnan(master)) return {{static_cast<uint16_t>((bits >> 16) | 0x40U)}, 0};

@@ -28,6 +28,16 @@ struct AdamWArgs {
 };
 void adamw(Exec& exec, const AdamWArgs& args);
 
+/// What every element of a run shares. `Value`: float, or a vector of equal ones.
+template <class Value>
+struct AdamWStep {
+  Value grad_scale, beta1, beta2, rest1, rest2;  // rest: 1 − β
+  Value correction1, correction2;                // 1 − β^t
+  Value eps, weight_decay, negative_lr;
+};
+/// For the kernels: the powers in f64, on the host, the same on every device.
+AdamWStep<float> adamw_step(const AdamWArgs& args);
+
 /// Splits an f32 master into its bf16 rounding and the low half, and back.
 struct SplitMaster {
   BFloat16 high;  // rounded to nearest

@@ -141,7 +141,7 @@ void sync_tree(const fs::path& path) {
 
 }  // namespace
 
-void CheckpointWriter::save(ActorModel& actor, const RunState& state) const {
+fs::path CheckpointWriter::save(ActorModel& actor, const RunState& state) const {
   make_directories(directory);
   const fs::path final_path = directory / fmt::format("{}{:07}", kPrefix, state.rollout_id);
   const fs::path beside = marked(final_path, kWriting);
@@ -156,8 +156,10 @@ void CheckpointWriter::save(ActorModel& actor, const RunState& state) const {
       });
     }
     save_tokenizer(source, beside / "hf");
-    const nlohmann::json content = {
-        {"rollout_id", state.rollout_id}, {"data", state.data}, {"fingerprint", state.fingerprint}};
+    const nlohmann::json content = {{"run_id", state.run_id},
+                                    {"rollout_id", state.rollout_id},
+                                    {"data", state.data},
+                                    {"fingerprint", state.fingerprint}};
     write_file_atomically(beside / kState, content.dump(2) + "\n");
     sync_tree(beside);
     put_in_place(beside, final_path);
@@ -178,6 +180,7 @@ void CheckpointWriter::save(ActorModel& actor, const RunState& state) const {
   const auto count = static_cast<int64_t>(all.size());
   for (int64_t i = 0; total_limit > 0 && i < count - total_limit; ++i)
     discard(all[static_cast<size_t>(i)]);
+  return final_path;
 }
 
 std::vector<fs::path> list_checkpoints(const fs::path& directory) {
@@ -212,6 +215,7 @@ RunState read_run_state(const fs::path& checkpoint) {
   const nlohmann::json content = read_json_object(checkpoint / kState);
   const JsonFields fields(content, (checkpoint / kState).string());
   RunState state;
+  state.run_id = fields.find_text("run_id").value_or("");
   state.rollout_id = fields.integer("rollout_id");
   for (const char* key : {"data", "fingerprint"})
     if (!content.contains(key) || !content[key].is_object())

@@ -2,14 +2,15 @@
 //
 //   SAVE/iter_0000012/           (renamed into place when everything inside is on disk)
 //     trainer.safetensors        weights, optimizer, counts (actor/actor_model.h)
-//     run_state.json             last rollout, data position, what a resumed run must share
-//     hf/                        the weights as a Hugging Face directory, with the tokenizer
+//     run_state.json             the run's id, last rollout, data position, what a resumed run must
+//     share hf/                        the weights as a Hugging Face directory, with the tokenizer
 //   SAVE/latest_checkpointed_iteration.txt
 #pragma once
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "actor/actor_model.h"
@@ -19,6 +20,7 @@ namespace miles {
 
 /// What a run is besides its weights.
 struct RunState {
+  std::string run_id;          // of its records (observe/run_info.h)
   int64_t rollout_id = 0;      // the last one that is done
   nlohmann::json data;         // DataSource::state()
   nlohmann::json fingerprint;  // what a resumed run must share (rl/fingerprint.h)
@@ -31,8 +33,9 @@ struct CheckpointWriter {
   const ParamLayout& layout;
 
   /// Clears away what killed writers left, writes one, then removes what is beyond the limit,
-  /// oldest first. Throws Error{data} (disk full, …); the checkpoints that were there before stay.
-  void save(ActorModel& actor, const RunState& state) const;
+  /// oldest first. Returns its directory. Throws Error{data} (disk full, …); the checkpoints that
+  /// were there before stay.
+  std::filesystem::path save(ActorModel& actor, const RunState& state) const;
 };
 
 /// Complete checkpoints in `directory`, oldest first. Half-written and half-removed ones are not

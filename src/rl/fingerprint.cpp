@@ -85,6 +85,8 @@ void add_rollout(Json& entries, const TrainConfig& config) {
   entries["--rollout-stop-token-ids"] = rollout.stop_token_ids;
   entries["--rollout-ignore-eos"] = rollout.ignore_eos;
   entries["--rollout-skip-special-tokens"] = rollout.skip_special_tokens;
+  // Its products may be split along k, and then draw other tokens.
+  entries["--no-true-on-policy"] = !config.engine.true_on_policy;
   // The command itself may move, or be mended.
   const bool custom = !config.reward.custom_rm_command.empty();
   entries["--custom-rm-command"] = custom ? "given" : "not given";
@@ -93,7 +95,8 @@ void add_rollout(Json& entries, const TrainConfig& config) {
   entries["--rm-regex"] = config.reward.rule.pattern;
 }
 
-void add_policy_loss(Json& entries, const AlgorithmConfig& algorithm) {
+void add_policy_loss(Json& entries, const TrainConfig& config) {
+  const AlgorithmConfig& algorithm = config.algorithm;
   const PolicyLossOptions& policy = algorithm.loss.policy;
   entries["--disable-grpo-std-normalization"] = !algorithm.grpo_std_normalization;
   entries["--disable-rewards-normalization"] = !algorithm.rewards_normalization;
@@ -101,6 +104,9 @@ void add_policy_loss(Json& entries, const AlgorithmConfig& algorithm) {
   entries["--eps-clip-high"] = number(policy.eps_clip_high.value_or(policy.eps_clip));
   entries["--eps-clip-c"] = number(policy.eps_clip_c);
   entries["--entropy-coef"] = number(policy.entropy_coef);
+  // On policy the two have the same bits.
+  if (!config.engine.true_on_policy)
+    entries["--use-rollout-logprobs"] = algorithm.use_rollout_logprobs;
   entries["--use-kl-loss"] = policy.use_kl_loss;
   if (!policy.use_kl_loss) return;
   entries["--kl-loss-coef"] = number(policy.kl_loss_coef);
@@ -135,10 +141,33 @@ nlohmann::ordered_json fingerprint(const TrainConfig& config, const ModelConfig&
   add_data(entries, config);
   if (!supervised) {
     add_rollout(entries, config);
-    add_policy_loss(entries, config.algorithm);
+    add_policy_loss(entries, config);
   }
   add_optimizer(entries, config.optimizer, schedule);
   return entries;
+}
+
+nlohmann::ordered_json rounding_fingerprint(const TrainConfig& config, const std::string& device) {
+  Json entries = Json::object();
+  if (config.max_tokens_per_gpu) entries["--max-tokens-per-gpu"] = *config.max_tokens_per_gpu;
+  entries["--log-probs-chunk-size"] = config.log_probs_chunk_size;
+  entries["device"] = device;
+  return entries;
+}
+
+std::vector<std::string> rounding_differences(const nlohmann::json& saved,
+                                              const nlohmann::ordered_json& ours) {
+  std::vector<std::string> lines;
+  for (const auto& [key, entry] : ours.items()) {
+    const nlohmann::json value = entry;
+    const auto other = saved.find(key);
+    if (other != saved.end() && *other != value)
+      lines.push_back(fmt::format(
+          "{} was {} when it was saved and is {} now: the run goes on, but rounds its sums "
+          "differently than it would have",
+          key, other->dump(), value.dump()));
+  }
+  return lines;
 }
 
 nlohmann::ordered_json reference_fingerprint(const Tensor& weights) {

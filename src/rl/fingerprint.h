@@ -3,12 +3,15 @@
 // checkpoint.
 //
 // Not in it is what people change as a run goes on: --num-rollout (where the learning rate does not
-// follow from it), lengths of prompts and responses, evaluation, saving, records, memory,
-// offloading, and how samples are packed (--max-tokens-per-gpu).
+// follow from it), lengths of prompts and responses, evaluation, saving, records, memory and
+// offloading. What only rounds sums differently (how samples are packed, the device) is free too,
+// but said.
 #pragma once
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
 
 #include "actor/lr_schedule.h"
 #include "model/config.h"
@@ -21,6 +24,13 @@ namespace miles {
 /// before it.
 nlohmann::ordered_json fingerprint(const TrainConfig& config, const ModelConfig& model,
                                    const LrSchedule& schedule);
+
+/// What decides how training's sums are rounded, on the device of that name.
+nlohmann::ordered_json rounding_fingerprint(const TrainConfig& config, const std::string& device);
+
+/// A line for each entry of `ours` that the checkpoint's run has and in which it differs.
+std::vector<std::string> rounding_differences(const nlohmann::json& saved,
+                                              const nlohmann::ordered_json& ours);
 
 /// An entry that only these weights (in host memory) have, wherever they came from.
 nlohmann::ordered_json reference_fingerprint(const Tensor& weights);

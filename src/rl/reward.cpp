@@ -109,6 +109,19 @@ RuleReward::~RuleReward() = default;
 RuleReward::RuleReward(RuleReward&&) noexcept = default;
 RuleReward& RuleReward::operator=(RuleReward&&) noexcept = default;
 
+bool RuleReward::can_score(std::string_view label) const {
+  switch (type_) {
+    case RmType::exact:
+      return !trim(label).empty();
+    case RmType::math:
+      return final_number(label).has_value();
+    case RmType::regex:
+      return true;
+  }
+  MILES_CHECK(false, "reward type {}", static_cast<int>(type_));
+  return false;
+}
+
 RewardResult RuleReward::score(std::string_view response, std::string_view label) const {
   switch (type_) {
     case RmType::exact:

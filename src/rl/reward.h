@@ -40,6 +40,10 @@ class RuleReward {
   RuleReward(RuleReward&&) noexcept;
   RuleReward& operator=(RuleReward&&) noexcept;
 
+  /// Whether there is something to compare with: without it a response would score 0 whatever it
+  /// says. exact: not empty, white space apart; math: a number; regex: any label will do.
+  bool can_score(std::string_view label) const;
+
   /// regex: the first match counts; when the pattern has a group and the label is not empty, group
   /// 1 must equal the label (white space at the ends apart). A match that runs into the work limit
   /// has no reward but a problem.

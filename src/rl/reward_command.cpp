@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/interrupt.h"
 #include "base/log.h"
 #include "rl/reward_worker.h"
 
@@ -25,6 +26,8 @@ constexpr int kLoggedProblems = 5;
 constexpr int kLoggedErrorLines = 20;
 constexpr size_t kMaxReplyBytes = 1 << 20;
 constexpr double kMaxTimeoutSeconds = 1e6;
+constexpr int64_t kMostWait = 500;  // ms; a signal may have come to another thread
+constexpr auto kStart = std::chrono::milliseconds(200);  // a shell has failed by then
 constexpr auto kGrace = std::chrono::seconds(1);  // to end by itself, after its stdin was closed
 
 /// Writing to a worker that has ended must give EPIPE, not end the program.
@@ -106,13 +109,39 @@ class RewardCommand::Pool {
       std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
 
+  void check_started() {
+    if (has_been_asked_) return;
+    for (Slot& slot : slots_) {
+      slot.worker->pump();
+      log_errors(*slot.worker);
+      if (!slot.worker->has_exited()) return;
+    }
+    RewardWorker& first = *slots_.front().worker;
+    const std::string end = first.kill();
+    fail(ErrorCode::data,
+         "--custom-rm-command '{}' cannot start: it {} before it was asked anything{}. Try it by "
+         "hand: it must read a JSON line from stdin and write one to stdout",
+         options_.command, end,
+         first.last_words().empty() ? "" : "; its last words: " + first.last_words());
+  }
+
+  void await_start() {
+    while (Clock::now() < started_ + kStart) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      check_started();
+    }
+    check_started();
+  }
+
   std::vector<RewardResult> score(std::span<const RewardRequest> requests) {
+    has_been_asked_ = true;
     requests_ = requests;
     results_.assign(requests.size(), {});
     next_ = finished_ = 0;
     for (Slot& slot : slots_)  // of a call that threw
       if (std::exchange(slot.request, std::nullopt)) slot.worker.reset();
     while (finished_ < requests.size()) {
+      stop_if_interrupted();
       for (Slot& slot : slots_) give_work(slot);
       wait();
       for (Slot& slot : slots_) collect(slot);
@@ -156,7 +185,7 @@ class RewardCommand::Pool {
       if (slot.worker->has_ended()) return;
     }
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
-    const int timeout = static_cast<int>(std::clamp<int64_t>(left, 0, 60'000));
+    const int timeout = static_cast<int>(std::clamp<int64_t>(left, 0, kMostWait));
     if (::poll(streams.data(), streams.size(), timeout) < 0 && errno != EINTR)
       fail(ErrorCode::device, "--custom-rm-command: poll failed (errno {})", errno);
   }
@@ -236,6 +265,8 @@ class RewardCommand::Pool {
   size_t next_ = 0;                    // first request not yet given out
   size_t finished_ = 0;                // requests with a result
   size_t last_finished_ = 0;           // the latest of them
+  Clock::time_point started_ = Clock::now();
+  bool has_been_asked_ = false;        // a request was sent, to any worker
   bool has_ever_replied_ = false;      // a reply in order was read
   int64_t failures_before_reply_ = 0;  // samples that cost a worker before any such reply
   int logged_problems_ = 0;
@@ -246,6 +277,14 @@ RewardCommand::RewardCommand(RewardCommandOptions options)
     : pool_(std::make_unique<Pool>(std::move(options))) {}
 
 RewardCommand::~RewardCommand() = default;
+
+void RewardCommand::check_started() {
+  pool_->check_started();
+}
+
+void RewardCommand::await_start() {
+  pool_->await_start();
+}
 
 std::vector<RewardResult> RewardCommand::score(std::span<const RewardRequest> requests) {
   return pool_->score(requests);

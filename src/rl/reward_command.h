@@ -46,11 +46,18 @@ class RewardCommand {
   RewardCommand(const RewardCommand&) = delete;
   RewardCommand& operator=(const RewardCommand&) = delete;
 
+  /// Throws Error{data} saying how they ended when every worker has ended by itself before any was
+  /// asked: the command cannot start. Does not wait; nothing once a request was sent.
+  void check_started();
+  /// The same, once a command that is not there has had the time to fail.
+  void await_start();
+
   /// Scores all requests, as many at once as there are workers; result i belongs to request i. A
   /// sample has no reward but a problem when the worker says null, ends, answers anything but the
   /// line above (a wrong id, a reward that is no finite number) or takes longer than the timeout.
   /// Except after null, that worker's process group is killed and a new worker started. A sample is
   /// tried once. The first few problems and lines of stderr are logged.
+  /// Throws Interrupted after a signal (base/interrupt.h).
   /// Throws Error{data} naming the command and what it said, when every request failed, or when the
   /// command has never answered and failed max(5, 2 × workers) times (it cannot start, or hangs).
   std::vector<RewardResult> score(std::span<const RewardRequest> requests);

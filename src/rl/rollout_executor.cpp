@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/interrupt.h"
 #include "base/log.h"
 #include "observe/progress.h"
 
@@ -11,11 +12,16 @@ namespace miles {
 // --- Scorer ---
 
 Scorer::Scorer(const RewardConfig& config) : rule_(config.rule) {
-  if (!config.custom_rm_command.empty())
-    command_ =
-        std::make_unique<RewardCommand>(RewardCommandOptions{.command = config.custom_rm_command,
-                                                             .workers = config.rm_workers,
-                                                             .timeout_seconds = config.rm_timeout});
+  if (config.custom_rm_command.empty()) return;
+  command_ =
+      std::make_unique<RewardCommand>(RewardCommandOptions{.command = config.custom_rm_command,
+                                                           .workers = config.rm_workers,
+                                                           .timeout_seconds = config.rm_timeout});
+  command_->await_start();
+}
+
+void Scorer::check_started() {
+  if (command_) command_->check_started();
 }
 
 void Scorer::score(std::span<Sample> samples) {
@@ -40,6 +46,11 @@ void Scorer::score(std::span<Sample> samples) {
   mask_unscored(samples);
 }
 
+std::unique_ptr<Scorer> make_scorer(const TrainConfig& config) {
+  if (config.algorithm.loss.type == LossType::sft_loss && !config.eval.interval) return nullptr;
+  return std::make_unique<Scorer>(config.reward);
+}
+
 // --- RolloutExecutor ---
 
 namespace {
@@ -62,11 +73,8 @@ int64_t max_eval_length(const TrainConfig& config, const ModelConfig& model) {
 }
 
 RolloutExecutor::RolloutExecutor(const TrainConfig& config, const ModelConfig& model,
-                                 const Tokenizer& tokenizer, Engine& engine)
-    : config_(config), model_(model), tokenizer_(tokenizer), engine_(engine) {
-  if (config.algorithm.loss.type != LossType::sft_loss || config.eval.interval)
-    scorer_.emplace(config.reward);
-}
+                                 const Tokenizer& tokenizer, Engine& engine, Scorer* scorer)
+    : config_(config), model_(model), tokenizer_(tokenizer), engine_(engine), scorer_(scorer) {}
 
 std::vector<int32_t> encode_prompt(const Tokenizer& tokenizer, const std::string& prompt) {
   std::vector<int32_t> ids = tokenizer.encode(prompt);
@@ -186,11 +194,16 @@ void RolloutExecutor::run(std::vector<Sample>& samples, const Round& round) {
   {
     Progress progress(fmt::format("{} {}", round.what, round.rollout_id),
                       static_cast<int64_t>(requests.size()), "samples");
-    results =
-        engine_.generate(requests, {.weight_version = round.weight_version,
-                                    .on_finish = [&](const GenerateResult&) { progress.advance(); },
-                                    .should_abort = {},
-                                    .on_step = {}});
+    results = engine_.generate(requests,
+                               {.weight_version = round.weight_version,
+                                .on_finish = [&](const GenerateResult&) { progress.advance(); },
+                                .should_abort = {},
+                                .on_step =
+                                    [this](const StepStats&) {
+                                      scorer_->check_started();  // one that needs a while to fail
+                                                                 // is not waited for to the end
+                                      stop_if_interrupted();
+                                    }});
   }
   for (size_t i = 0; i < samples.size(); ++i) {
     Sample& sample = samples[i];

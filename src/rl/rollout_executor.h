@@ -2,7 +2,6 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -18,7 +17,11 @@ namespace miles {
 /// Scores samples by rule or by the user's program.
 class Scorer {
  public:
+  /// Starts --custom-rm-command, if it is given. Throws Error{data} when it cannot start.
   explicit Scorer(const RewardConfig& config);
+
+  /// Throws Error{data} when the command has ended before it was asked anything. Does not wait.
+  void check_started();
 
   /// Sets each sample's reward. One that cannot be had stays empty, and the sample is failed and
   /// masked.
@@ -29,12 +32,15 @@ class Scorer {
   std::unique_ptr<RewardCommand> command_;  // null: the rule
 };
 
+/// What scores a run's samples; null for supervised learning without evaluation, which scores none.
+std::unique_ptr<Scorer> make_scorer(const TrainConfig& config);
+
+/// Generating and scoring throw Interrupted after a signal (base/interrupt.h).
 class RolloutExecutor {
  public:
-  /// All of these outlive it. Supervised learning without evaluation scores nothing, and starts no
-  /// --custom-rm-command.
+  /// All of these outlive it. `scorer`: make_scorer()'s.
   RolloutExecutor(const TrainConfig& config, const ModelConfig& model, const Tokenizer& tokenizer,
-                  Engine& engine);
+                  Engine& engine, Scorer* scorer);
 
   /// One rollout's samples: the next prompts of the source, n samples each, generated and scored.
   /// `weight_version`: of the weights that the engine must hold.
@@ -62,7 +68,7 @@ class RolloutExecutor {
   const ModelConfig& model_;
   const Tokenizer& tokenizer_;
   Engine& engine_;
-  std::optional<Scorer> scorer_;
+  Scorer* scorer_;  // not owned; may be null
 };
 
 /// How a rollout's responses are drawn (--rollout-*).

@@ -1,5 +1,8 @@
 #include "rl/run_recorder.h"
 
+#include <sstream>
+#include <vector>
+
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
@@ -11,6 +14,19 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr std::string_view kEarlierConfig = "config-before-rollout-";
+
+/// The files of a run, metrics.jsonl last: until it has moved, a start after a kill moves the rest.
+std::vector<std::string> record_names(const fs::path& directory) {
+  std::vector<std::string> names = {"memory.jsonl", "samples.jsonl", "config.toml", "run.json",
+                                    "report.html"};
+  for (const auto& entry : fs::directory_iterator(directory))
+    if (std::string name = entry.path().filename().string(); name.starts_with(kEarlierConfig))
+      names.push_back(std::move(name));
+  names.emplace_back("metrics.jsonl");
+  return names;
+}
+
 /// Records of a run that has come to a first rollout are somebody's: they step aside.
 void set_aside(const fs::path& directory) {
   std::error_code error;
@@ -20,17 +36,24 @@ void set_aside(const fs::path& directory) {
   for (int n = 1; aside.empty() || fs::exists(aside); ++n)
     aside = directory / fmt::format("previous-{}", n);
   make_directories(aside);
-  // metrics.jsonl last: until it has moved, a start after a kill moves the rest.
-  for (const char* name :
-       {"memory.jsonl", "samples.jsonl", "config.toml", "report.html", "metrics.jsonl"}) {
+  for (const std::string& name : record_names(directory)) {
     if (!fs::exists(directory / name)) continue;
     fs::rename(directory / name, aside / name, error);
     if (error)
       fail(ErrorCode::data, "{}: cannot move to {}: {}; pass another --run-dir",
            (directory / name).string(), aside.string(), error.message());
   }
-  log::info("--run-dir {}: the records of the run before are in {} now", directory.string(),
-            aside.filename().string());
+  log::info("--run-dir {}: the records of another run, which were there, are in {} now",
+            directory.string(), aside.filename().string());
+}
+
+/// What a config says, without its comments.
+std::string settings_of(const std::string& toml) {
+  std::string settings;
+  std::istringstream lines(toml);
+  for (std::string line; std::getline(lines, line);)
+    if (!line.empty() && !line.starts_with('#')) settings += line + '\n';
+  return settings;
 }
 
 bool is_row_of(const nlohmann::ordered_json& row, int64_t rollout_id) {
@@ -39,19 +62,20 @@ bool is_row_of(const nlohmann::ordered_json& row, int64_t rollout_id) {
 
 }  // namespace
 
-RunRecorder::RunRecorder(const std::filesystem::path& directory, int64_t first_rollout,
-                         bool resumed)
-    : directory_(directory) {
+RunRecorder::RunRecorder(const std::filesystem::path& directory, const RecordStart& start)
+    : directory_(directory), first_rollout_(start.first_rollout) {
   if (directory.empty()) return;
   make_directories(directory);
-  if (!resumed) set_aside(directory);
-  const auto mode = resumed ? JsonLines::Open::resume : JsonLines::Open::fresh;
+  continues_ = start.resumed && read_run_info(directory).run_id == start.run.run_id;
+  if (!continues_) set_aside(directory);
+  const auto mode = continues_ ? JsonLines::Open::resume : JsonLines::Open::fresh;
   files_.reset(new Files{{directory / "metrics.jsonl", mode},
                          {directory / "memory.jsonl", mode},
                          {directory / "samples.jsonl", mode}});
-  if (!resumed) return;
+  write_run_info(directory, start.run);
+  if (!continues_) return;
   for (JsonLines* file : {&files_->metrics, &files_->memory, &files_->samples})
-    file->drop_from("rollout_id", first_rollout);
+    file->drop_from("rollout_id", start.first_rollout);
   const auto events = read_memory_timeline(directory / "memory.jsonl");
   if (!events.empty()) time_offset_ = events.back().time;
   const auto rows = read_json_lines(directory / "metrics.jsonl");
@@ -59,7 +83,17 @@ RunRecorder::RunRecorder(const std::filesystem::path& directory, int64_t first_r
 }
 
 void RunRecorder::write_config(const std::string& toml) {
-  if (files_) write_file_atomically(directory_ / "config.toml", toml);
+  if (!files_) return;
+  const fs::path path = directory_ / "config.toml";
+  if (continues_ && fs::exists(path)) {
+    if (settings_of(read_file(path)) == settings_of(toml)) return;
+    const std::string earlier = fmt::format("{}{}.toml", kEarlierConfig, first_rollout_);
+    // One that is there already is what the rollouts before ran with.
+    if (!fs::exists(directory_ / earlier)) fs::copy_file(path, directory_ / earlier);
+    log::info("--run-dir {}: config.toml has this run's flags; those of before are in {}",
+              directory_.string(), earlier);
+  }
+  write_file_atomically(path, toml);
 }
 
 void RunRecorder::handoff(const HandoffEvent& event, int64_t rollout_id,
@@ -107,6 +141,11 @@ void RunRecorder::evaluation(int64_t rollout_id, const Metrics& metrics) {
 
 bool RunRecorder::has(int64_t rollout_id, const std::string& metric) const {
   return is_row_of(last_row_, rollout_id) && last_row_.contains(metric);
+}
+
+void RunRecorder::forget_unfinished(int64_t rollout_id) {
+  if (files_ && !is_row_of(last_row_, rollout_id))
+    files_->samples.drop_from("rollout_id", rollout_id);
 }
 
 void RunRecorder::sync() {

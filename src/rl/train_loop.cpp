@@ -1,10 +1,13 @@
 #include "rl/train_loop.h"
 
+#include <signal.h>
+
 #include <algorithm>
 #include <cmath>
 #include <map>
 
 #include "base/clock.h"
+#include "base/interrupt.h"
 #include "base/log.h"
 #include "base/units.h"
 #include "rl/checkpoint.h"
@@ -20,7 +23,8 @@ namespace {
 /// Resumed or fresh: where the loop begins.
 struct Start {
   std::optional<std::filesystem::path> checkpoint;
-  RunState state;  // of the checkpoint
+  RunState state;      // of the checkpoint
+  std::string run_id;  // the checkpoint's, or a new one
   int64_t first_rollout = 0;
 };
 
@@ -28,17 +32,30 @@ nlohmann::ordered_json fingerprint(const TrainSetup& setup) {
   return fingerprint(setup.config, setup.model.config(), setup.actor.optimizer.schedule);
 }
 
+nlohmann::ordered_json rounding_fingerprint(const TrainSetup& setup) {
+  return rounding_fingerprint(setup.config, setup.device->name());
+}
+
 /// What the checkpoints on disk allow, before anything is loaded.
 Start find_start(const TrainSetup& setup) {
   const CheckpointConfig& config = setup.config.checkpoint;
   Start start;
+  start.run_id = new_run_id();
   if (!config.load.empty()) {
     start.checkpoint = find_checkpoint(config.load);
     start.state = read_run_state(*start.checkpoint);
     start.first_rollout = start.state.rollout_id + 1;
+    start.run_id = start.state.run_id;
     check_fingerprint(start.state.fingerprint, fingerprint(setup), *start.checkpoint);
+    for (const std::string& line :
+         rounding_differences(start.state.fingerprint, rounding_fingerprint(setup)))
+      log::warn("--load {}: {}", start.checkpoint->string(), line);
   }
-  if (!config.save.empty()) check_save_directory(config.save, start.first_rollout);
+  if (!config.save.empty())
+    check_save_directory(config.save, start.first_rollout);
+  else
+    log::warn("no checkpoint will be written: --save DIR was not given{}",
+              config.load.empty() ? "" : ", and --load only reads");
   return start;
 }
 
@@ -48,25 +65,45 @@ class TrainLoop {
       : setup_(setup),
         config_(setup.config),
         start_(find_start(setup)),
+        last_checkpoint_(start_.checkpoint),
+        scorer_(make_scorer(config_)),
         ledger_(setup.budget),
         memory_{*setup.device, ledger_},
         resolved_flags_(resolved_flags),
         actor_(setup.actor, setup.model.config(), setup.layout, memory_),
         engine_(setup.engine, setup.model.config(), setup.layout, memory_, &setup.tokenizer),
-        executor_(config_, setup.model.config(), setup.tokenizer, engine_),
+        executor_(config_, setup.model.config(), setup.tokenizer, engine_, scorer_.get()),
         handoff_(config_.colocate.handoff, actor_, engine_, memory_,
                  [this](const HandoffEvent& event) { on_event(event); }) {}
 
   TrainSummary run() {
     rollout_id_ = start_.first_rollout;
     load();
+    catch_interrupts();  // before, there is nothing to end well
     start_records();
+    try {
+      turns();
+    } catch (const Interrupted& interruption) {
+      summary_.signal = interruption.signal();
+      recorder_->forget_unfinished(rollout_id_);
+    }
+    if (recorder_->write_report())
+      log::info("report: {}", (recorder_->directory() / "report.html").string());
+    if (summary_.signal != 0) say_how_to_go_on();
+    summary_.device_peak = ledger_.usage(Place::device).peak;
+    summary_.host_peak = ledger_.usage(Place::host).peak;
+    return summary_;
+  }
+
+ private:
+  void turns() {
     handoff_.start();
     if (start_.checkpoint && rollout_id_ >= setup_.num_rollout)
       log::warn("--num-rollout {}: {} are done already", setup_.num_rollout, rollout_id_);
     if (eval_due_before()) evaluate(rollout_id_ - 1);
     begin_row();
     for (; rollout_id_ < setup_.num_rollout; ++rollout_id_) {
+      stop_if_interrupted();
       turn();
       if (config_.debug_exit_after_rollout &&
           rollout_id_ + 1 >= *config_.debug_exit_after_rollout) {
@@ -74,13 +111,32 @@ class TrainLoop {
         break;
       }
     }
-    if (recorder_->write_report())
-      log::info("report: {}", (recorder_->directory() / "report.html").string());
-    return {summary_.rollouts, summary_.last_raw_reward, ledger_.usage(Place::device).peak,
-            ledger_.usage(Place::host).peak};
   }
 
- private:
+  /// What a signal left, and what to do about it.
+  void say_how_to_go_on() const {
+    const int64_t done = start_.first_rollout + recorded_;
+    log::warn("ended by {}: {} of {} rollouts are done{}",
+              summary_.signal == SIGINT ? "SIGINT (Ctrl-C)" : "SIGTERM", done, setup_.num_rollout,
+              config_.run_dir.empty() ? "" : fmt::format(", on record in {}", config_.run_dir));
+    if (!last_checkpoint_) {
+      log::warn("there is no checkpoint to go on from: {}",
+                config_.checkpoint.save.empty()
+                    ? "--save was not given"
+                    : "none was due; --save-interval N saves every N rollouts");
+      return;
+    }
+    const std::string flags =
+        config_.run_dir.empty()
+            ? "with the same flags and"
+            : fmt::format("with miles train --config {}/config.toml", config_.run_dir);
+    // What it loaded may be one of several in its directory.
+    const std::string load = last_checkpoint_ == start_.checkpoint ? last_checkpoint_->string()
+                                                                   : config_.checkpoint.save;
+    log::warn("the last checkpoint is {}; go on {} --load {}", last_checkpoint_->string(), flags,
+              load);
+  }
+
   void load() {
     log::info("model: {}, {:.2f} M parameters", setup_.model.description(),
               static_cast<double>(setup_.layout.parameters()) / 1e6);
@@ -91,17 +147,11 @@ class TrainLoop {
         setup_.model.fill(setup_.layout, flat);
         note_reference(flat);
       });
-      if (!config_.algorithm.ref_load.empty()) {
-        ModelOptions options = config_.model;
-        options.model = config_.algorithm.ref_load;
-        options.hf_checkpoint = {};
-        options.init_random = false;
-        const ModelSource reference = ModelSource::resolve(options);
+      if (setup_.reference)
         actor_.load_reference([&](const Tensor& flat) {
-          reference.fill(setup_.layout, flat);
+          setup_.reference->fill(setup_.layout, flat);
           note_reference(flat);
         });
-      }
       if (start_.checkpoint) {
         check_fingerprint(start_.state.fingerprint, reference_, *start_.checkpoint);
         actor_.load_state(*start_.checkpoint);
@@ -118,7 +168,14 @@ class TrainLoop {
 
   /// Nothing of an earlier run's records is touched before this one is known to be able to begin.
   void start_records() {
-    recorder_.emplace(config_.run_dir, start_.first_rollout, start_.checkpoint.has_value());
+    if (config_.run_dir.empty()) log::warn("nothing is recorded: --run-dir DIR was not given");
+    const Device& device = *setup_.device;
+    recorder_.emplace(config_.run_dir,
+                      RecordStart{.run = {.run_id = start_.run_id,
+                                          .device = device.name(),
+                                          .device_is_gpu = device.kind() == DeviceKind::cuda},
+                                  .first_rollout = start_.first_rollout,
+                                  .resumed = start_.checkpoint.has_value()});
     recorder_->write_config(resolved_flags_);
     for (const HandoffEvent& event : early_events_)
       recorder_->handoff(event, rollout_id_, setup_.budget);
@@ -146,6 +203,7 @@ class TrainLoop {
     perf_metrics(metrics, samples);
     report_line(metrics);
     recorder_->metrics(rollout_id_, metrics);
+    ++recorded_;
     begin_row();
     if (save_due()) save();
     // Nobody generates after the last rollout, unless it is evaluated.
@@ -186,13 +244,16 @@ class TrainLoop {
     recorder_->sync();
     nlohmann::ordered_json shared = fingerprint(setup_);
     shared.update(reference_);
+    shared.update(rounding_fingerprint(setup_));
     handoff_.during("actor.save", [&] {
-      CheckpointWriter{.directory = config_.checkpoint.save,
-                       .total_limit = config_.checkpoint.save_total_limit,
-                       .source = setup_.model,
-                       .layout = setup_.layout}
-          .save(actor_,
-                {.rollout_id = rollout_id_, .data = setup_.data.state(), .fingerprint = shared});
+      last_checkpoint_ = CheckpointWriter{.directory = config_.checkpoint.save,
+                                          .total_limit = config_.checkpoint.save_total_limit,
+                                          .source = setup_.model,
+                                          .layout = setup_.layout}
+                             .save(actor_, {.run_id = start_.run_id,
+                                            .rollout_id = rollout_id_,
+                                            .data = setup_.data.state(),
+                                            .fingerprint = shared});
     });
   }
 
@@ -236,14 +297,16 @@ class TrainLoop {
 
   void report_line(const Metrics& metrics) const {
     const auto show = [&](const char* name) { return metrics.find(name).value_or(std::nan("")); };
+    // On policy it is 0 but for rounding, and no "-0.0000".
+    const double loss = std::fabs(show("train/loss")) < 5e-5 ? 0 : show("train/loss");
     // Supervised learning draws nothing and scores nothing.
     const bool supervised = config_.algorithm.loss.type == LossType::sft_loss;
     const std::string reward =
         supervised ? "" : fmt::format("  reward {:.3f}", show("rollout/raw_reward"));
     const std::string speed =
         supervised ? "" : fmt::format("  {:.0f} tok/s", show("perf/tokens_per_gpu_per_sec"));
-    log::info("rollout {}/{}{}  loss {:.4f}  len {:.1f}{}  step {}  device peak {}",
-              rollout_id_ + 1, setup_.num_rollout, reward, show("train/loss"),
+    log::info("rollout {}/{}{}  loss {:.4f}  grad {:.2g}  len {:.1f}{}  step {}  device peak {}",
+              rollout_id_ + 1, setup_.num_rollout, reward, loss, show("train/grad_norm"),
               show("rollout/response_len/mean"), speed, format_seconds(show("perf/step_time")),
               format_bytes(ledger_.usage(Place::device).peak));
   }
@@ -259,6 +322,8 @@ class TrainLoop {
   TrainSetup& setup_;
   const TrainConfig& config_;
   Start start_;
+  std::optional<std::filesystem::path> last_checkpoint_;
+  std::unique_ptr<Scorer> scorer_;  // its command starts before anything is loaded
   Ledger ledger_;
   Memory memory_;
   std::string resolved_flags_;              // config.toml's content
@@ -269,6 +334,7 @@ class TrainLoop {
   RolloutExecutor executor_;
   Handoff handoff_;
   int64_t rollout_id_ = 0;
+  int64_t recorded_ = 0;  // rollouts of this process that have a line in metrics.jsonl
   nlohmann::ordered_json reference_ = nlohmann::ordered_json::object();  // its fingerprint
   std::map<std::string, double> times_;  // seconds of events since the last row, by name
   Stopwatch since_row_;

@@ -81,6 +81,19 @@ ActorPlacement placement_of(const HandoffOptions& handoff) {
   return handoff.peak_device == PeakDevice::gpu ? ActorPlacement::streamed : ActorPlacement::loaded;
 }
 
+/// --ref-load: other weights of the same model.
+std::optional<ModelSource> resolve_reference(const TrainConfig& config, const ModelSource& model) {
+  if (config.algorithm.ref_load.empty()) return std::nullopt;
+  ModelOptions options = config.model;
+  options.model = {};
+  options.init_random = false;
+  options.hf_checkpoint = config.algorithm.ref_load;
+  options.hf_checkpoint_flag = "--ref-load";
+  // Its tokens are the policy's.
+  if (const auto directory = model.tokenizer_directory()) options.tokenizer = directory->string();
+  return ModelSource::resolve(options);
+}
+
 ActorOptions actor_options(TrainConfig& config, const ModelConfig& model, int64_t num_rollout) {
   ActorOptions options;
   options.placement = placement_of(config.colocate.handoff);
@@ -251,9 +264,31 @@ void keep_fitting_prompts(DataSource& data, const Tokenizer& tokenizer, int64_t 
         skipped, skipped + data.size(), max_prompt_len);
 }
 
+void keep_labelled_prompts(DataSource& data, const std::string& path, const RewardConfig& reward,
+                           LabelUse use) {
+  if (use == LabelUse::scored && !reward.custom_rm_command.empty()) return;
+  const RuleReward rule(reward.rule);
+  const int64_t skipped = data.keep_if([&](const Prompt& prompt) {
+    return use == LabelUse::learned ? !prompt.label.empty() : rule.can_score(prompt.label);
+  });
+  const std::string needed =
+      use == LabelUse::learned ? "a label to learn"
+      : reward.rule.type == RmType::math
+          ? "a label with a number in it, which --rm-type math compares with"
+          : fmt::format("a label, which --rm-type {} compares with", name_of(reward.rule.type));
+  if (data.size() == 0)
+    fail(ErrorCode::data,
+         "{}: none of the {} prompts has {}; name the labels' key with --label-key", path, skipped,
+         needed);
+  if (skipped > 0)
+    log::warn("{}: {} of {} prompts lack {}: skipped", path, skipped, skipped + data.size(),
+              needed);
+}
+
 TrainSetup prepare_training(TrainConfig config) {
   check_algorithm(config);
   ModelSource model = ModelSource::resolve(config.model);
+  std::optional<ModelSource> reference = resolve_reference(config, model);
   auto device = make_device(config.device.device);
   Tokenizer tokenizer = model.load_tokenizer();
   ParamLayout layout(model.config());
@@ -265,8 +300,14 @@ TrainSetup prepare_training(TrainConfig config) {
 
   DataSource data = DataSource::load(config.data);
   keep_fitting_prompts(data, tokenizer, max_prompt);
+  const bool supervised = config.algorithm.loss.type == LossType::sft_loss;
+  keep_labelled_prompts(data, config.data.path, config.reward,
+                        supervised ? LabelUse::learned : LabelUse::scored);
   std::vector<EvalSet> eval_sets = load_eval_sets(config);
-  for (EvalSet& set : eval_sets) keep_fitting_prompts(set.source, tokenizer, max_prompt);
+  for (EvalSet& set : eval_sets) {
+    keep_fitting_prompts(set.source, tokenizer, max_prompt);
+    keep_labelled_prompts(set.source, set.name, config.reward, LabelUse::scored);
+  }
 
   const int64_t num_rollout = resolve_num_rollout(config, data);
   ActorOptions actor = actor_options(config, model.config(), num_rollout);
@@ -285,12 +326,14 @@ TrainSetup prepare_training(TrainConfig config) {
   if (!config.recompute_num_layers)  // what has just been checked keeps none
     plan = plan_fewest_recomputed(input, room_for_activations(config, plan, budget, *device));
   actor.recompute_num_layers = plan.recomputed_blocks;
+  log::info("device: {}", device->name());
   log::info("memory plan: device {} of {}, host {} of {}; {} of {} blocks are recomputed",
             format_bytes(plan.device_peak), format_bytes(budget.device_bytes),
             format_bytes(plan.host_peak), format_bytes(budget.host_bytes), plan.recomputed_blocks,
             plan.blocks);
   return {.config = std::move(config),
           .model = std::move(model),
+          .reference = std::move(reference),
           .layout = std::move(layout),
           .tokenizer = std::move(tokenizer),
           .data = std::move(data),

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "colocate/plan.h"
 #include "rl/data_source.h"
@@ -19,6 +20,7 @@ struct EvalSet {
 struct TrainSetup {
   TrainConfig config;  // with everything that was left open filled in
   ModelSource model;
+  std::optional<ModelSource> reference;  // of --ref-load; none: the first weights, if one is needed
   ParamLayout layout;
   Tokenizer tokenizer;
   DataSource data;
@@ -64,6 +66,15 @@ EngineOptions resolve_engine(const EngineConfig& config, DeviceKind device, int6
 /// Throws Error{flags} when a KV cache of --max-total-tokens cannot hold one sample of `longest`
 /// tokens.
 void check_cache_holds(int64_t max_total_tokens, int64_t longest);
+
+/// What the labels of prompts are for.
+enum class LabelUse { scored, learned };
+
+/// Keeps the prompts of `path` whose labels can be used: learned ones are not empty, and the rule
+/// can compare with scored ones (a --custom-rm-command takes any). Throws Error{data} when none is
+/// left.
+void keep_labelled_prompts(DataSource& data, const std::string& path, const RewardConfig& reward,
+                           LabelUse use);
 
 /// Keeps the prompts that fit `max_prompt_len` tokens. Throws Error{data} when none is left.
 void keep_fitting_prompts(DataSource& data, const Tokenizer& tokenizer, int64_t max_prompt_len);

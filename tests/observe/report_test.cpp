@@ -82,7 +82,7 @@ TEST(Report, ShowsChartsTablesAndTheConfigurationVerbatim) {
   write_file_atomically(dir / "config.toml", "model = \"<tiny> & co\"\n");
   const std::string report = report_of(dir.path());
   for (const char* title : {"Reward", "Response length", "Step time", "Gradient norm",
-                            "GPU memory, whole run", "Host memory, whole run"})
+                            "Device memory, whole run", "Host memory, whole run"})
     EXPECT_TRUE(contains(report, std::string("<figcaption>") + title)) << title;
   EXPECT_TRUE(contains(report, "model = &quot;&lt;tiny&gt; &amp; co&quot;\n"));
   EXPECT_TRUE(contains(report,
@@ -92,6 +92,22 @@ TEST(Report, ShowsChartsTablesAndTheConfigurationVerbatim) {
   EXPECT_TRUE(contains(report, "budget 20.0 GiB"));
   EXPECT_TRUE(contains(report, "The budget of 1000.0 GiB is far above."));
   EXPECT_TRUE(contains(report, "peak 14.0 GiB"));
+}
+
+TEST(Report, SaysWhichDeviceItWas) {
+  const test::ScratchDir dir;
+  write_run(dir.path(), {.rollouts = 2, .events_per_rollout = 2});
+  write_run_info(dir.path(), {.run_id = "1", .device = "Some <CPU>", .device_is_gpu = false});
+  const std::string cpu = report_of(dir.path());
+  EXPECT_TRUE(contains(cpu, "Rollouts 0 to 1, on Some &lt;CPU&gt;"));
+  EXPECT_TRUE(contains(cpu, "<span>device peak, of 20.0 GiB</span>"));
+  EXPECT_TRUE(contains(cpu, "Device memory, whole run"));
+  EXPECT_FALSE(contains(cpu, "GPU"));
+  write_run_info(dir.path(), {.run_id = "1", .device = "NVIDIA H200", .device_is_gpu = true});
+  const std::string gpu = report_of(dir.path());
+  EXPECT_TRUE(contains(gpu, "on NVIDIA H200"));
+  EXPECT_TRUE(contains(gpu, "GPU memory, whole run"));
+  EXPECT_TRUE(contains(gpu, "<th class=\"n\">GPU peak</th>"));
 }
 
 TEST(Report, LoadsNothingFromElsewhere) {
@@ -130,7 +146,7 @@ TEST(Report, StaysSmallForALongRun) {
   write_run(dir.path(), {.rollouts = 5000, .events_per_rollout = 4});
   const std::string report = report_of(dir.path());
   EXPECT_LT(report.size(), 2U << 20);
-  EXPECT_TRUE(contains(report, "GPU memory, last 3 rollouts"));
+  EXPECT_TRUE(contains(report, "Device memory, last 3 rollouts"));
   EXPECT_TRUE(contains(report, "rollouts 0 … 12"));
   EXPECT_TRUE(contains(report, "Each step is the fullest of about 56 events."));
 }

@@ -41,6 +41,10 @@ pid_t start(const std::vector<std::string>& arguments, const std::filesystem::pa
   ::_exit(127);
 }
 
+int exit_code_of(int status) {
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
 int count_lines(const std::filesystem::path& path) {
   std::ifstream file(path);
   int lines = 0;
@@ -56,19 +60,23 @@ Outcome run_miles(const std::vector<std::string>& arguments,
   const pid_t child = start(arguments, dir / "out", dir / "log", file_size_limit);
   int status = 0;
   ::waitpid(child, &status, 0);
-  return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), read_file(dir / "out"),
-          read_file(dir / "log")};
+  return {exit_code_of(status), read_file(dir / "out"), read_file(dir / "log")};
 }
 
-void run_and_kill(const std::vector<std::string>& arguments, const std::filesystem::path& path,
-                  int lines) {
+Outcome run_and_signal(const std::vector<std::string>& arguments, const SignalAt& when) {
   const ScratchDir dir;
   const pid_t child = start(arguments, dir / "out", dir / "log");
-  for (int i = 0; i < 60000 && count_lines(path) < lines && ::waitpid(child, nullptr, WNOHANG) == 0;
-       ++i)
+  int status = 0;
+  bool ended = false;
+  for (int i = 0; i < 60000 && count_lines(when.path) < when.lines && !ended; ++i) {
+    ended = ::waitpid(child, &status, WNOHANG) == child;
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
-  ::kill(child, SIGKILL);
-  ::waitpid(child, nullptr, 0);
+  }
+  if (!ended) {
+    ::kill(child, when.signal);
+    ::waitpid(child, &status, 0);
+  }
+  return {exit_code_of(status), read_file(dir / "out"), read_file(dir / "log")};
 }
 
 std::vector<std::string> small_run(const std::filesystem::path& run_dir) {

@@ -1,6 +1,8 @@
 // Running the program as a user does.
 #pragma once
 
+#include <signal.h>
+
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -21,9 +23,15 @@ struct Outcome {
 Outcome run_miles(const std::vector<std::string>& arguments,
                   std::optional<int64_t> file_size_limit = {});
 
-/// Starts it, and kills it (SIGKILL) as soon as `path` has at least `lines` lines.
-void run_and_kill(const std::vector<std::string>& arguments, const std::filesystem::path& path,
-                  int lines);
+/// When to send which signal to a program that runs.
+struct SignalAt {
+  std::filesystem::path path;  // as soon as this file …
+  int lines = 1;               // … has at least so many lines
+  int signal = SIGKILL;
+};
+
+/// Starts it, sends it a signal, and waits for its end.
+Outcome run_and_signal(const std::vector<std::string>& arguments, const SignalAt& when);
 
 /// Flags of a small training run on sums with random weights: six rollouts of 2 prompts × 4
 /// samples.

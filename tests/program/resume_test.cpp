@@ -26,7 +26,7 @@ TEST(Resume, AfterAKillWithTheSameBits) {
                    save = dir / fmt::format("save{}", lines);
     const auto flags =
         with(with(small_run(run), kGpuPeak), {"--save", save.string(), "--save-interval", "1"});
-    run_and_kill(flags, run / "metrics.jsonl", lines);
+    run_and_signal(flags, {.path = run / "metrics.jsonl", .lines = lines});
     const Outcome outcome = run_miles(with(flags, {"--load", save.string()}));
     ASSERT_EQ(outcome.exit_code, 0) << outcome.log;
     EXPECT_NE(outcome.log.find("resumed from"), std::string::npos);
@@ -59,7 +59,7 @@ TEST(Resume, AKillBetweenCheckpointAndEvaluationLosesNeitherRowNorResult) {
                    save = dir / (std::string("save-") + iteration);
     const auto flags = with(evaluated(run), {"--save", save.string(), "--save-interval", "1"});
     // An evaluation of 2000 samples follows the checkpoint.
-    run_and_kill(flags, save / iteration / "run_state.json", 1);
+    run_and_signal(flags, {.path = save / iteration / "run_state.json"});
     EXPECT_FALSE(json_lines(run / "metrics.jsonl").back().contains("eval/sums"))
         << "killed too late";
     const Outcome outcome = run_miles(with(flags, {"--load", save.string()}));
@@ -104,6 +104,18 @@ TEST(Resume, ALongerRunGoesOnUnlessTheLearningRateWouldBeAnother) {
             std::string::npos)
       << refused.log;
   EXPECT_EQ(run_miles(with(linear_on, {"--lr-decay-iters", "6"})).exit_code, 0);
+}
+
+TEST(Resume, SaysWhatRoundsDifferentlyFromNowOn) {
+  const ScratchDir dir;
+  const auto flags = with(small_run(dir / "run"), {"--save", (dir / "save").string()});
+  ASSERT_EQ(run_miles(with(flags, {"--num-rollout", "2"})).exit_code, 0);
+  const Outcome other =
+      run_miles(with(flags, {"--load", (dir / "save").string(), "--max-tokens-per-gpu", "20"}));
+  EXPECT_EQ(other.exit_code, 0) << other.log;
+  EXPECT_NE(other.log.find("--max-tokens-per-gpu was 112 when it was saved and is 20 now"),
+            std::string::npos)
+      << other.log;
 }
 
 TEST(Resume, NeedsTheReferenceThatItHad) {

@@ -3,7 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <map>
 #include <regex>
+#include <set>
+#include <sstream>
 
 #include "base/file.h"
 #include "tests/program/program.h"
@@ -306,7 +309,7 @@ TEST(Train, AFreshRunMovesTheRecordsOfTheOneBeforeAside) {
   for (const auto& [name, rollouts] : {std::pair{"previous-1", 1}, {"previous-2", 2}, {".", 3}}) {
     EXPECT_EQ(json_lines(dir / "run" / name / "metrics.jsonl").size(), rollouts) << name;
     EXPECT_EQ(json_lines(dir / "run" / name / "samples.jsonl").size(), 8 * rollouts) << name;
-    for (const char* file : {"memory.jsonl", "config.toml", "report.html"})
+    for (const char* file : {"memory.jsonl", "config.toml", "run.json", "report.html"})
       EXPECT_TRUE(fs::exists(dir / "run" / name / file)) << name << '/' << file;
   }
 }
@@ -336,6 +339,27 @@ TEST(Inspect, KnowsModelsRunsAndCheckpoints) {
     EXPECT_NE(outcome.out.find(says), std::string::npos) << outcome.out;
   }
   EXPECT_EQ(run_miles({"inspect", dir.path().string()}).exit_code, 3);
+}
+
+TEST(Inspect, KeepsNamesAndValuesApart) {
+  const ScratchDir dir;
+  ASSERT_EQ(run_miles(with(small_run(dir / "run"), kEvaluated)).exit_code, 0);
+  const Outcome outcome = run_miles({"inspect", (dir / "run").string()});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.log;
+  std::istringstream lines(outcome.out);
+  std::string line;
+  std::getline(lines, line);  // the title
+  std::set<size_t> columns;
+  std::map<std::string, std::string> values;
+  while (std::getline(lines, line)) {
+    const size_t end = line.find("  ", 2), begin = line.find_first_not_of(' ', end);
+    ASSERT_NE(begin, std::string::npos) << line;
+    columns.insert(begin);
+    values[line.substr(2, end - 2)] = line.substr(begin);
+  }
+  EXPECT_EQ(columns.size(), 1) << outcome.out;
+  EXPECT_EQ(values["rollouts"], "6");
+  EXPECT_EQ(values["train/train_rollout_logprob_abs_diff"], "0.0");
 }
 
 }  // namespace

@@ -58,6 +58,7 @@ TEST(Fingerprint, WhatChangesTheNumbersIsNamed) {
       {"--global-batch-size", [](Job& job) { job.config.batch.global_batch_size = 4; }},
       {"--num-steps-per-rollout", [](Job& job) { job.config.batch.num_steps_per_rollout = 2; }},
       {"--rollout-temperature", [](Job& job) { job.config.rollout.temperature = 0.5; }},
+      {"--no-true-on-policy", [](Job& job) { job.config.engine.true_on_policy = false; }},
       {"--rm-type", [](Job& job) { job.config.reward.rule.type = RmType::math; }},
       {"--custom-rm-command", [](Job& job) { job.config.reward.custom_rm_command = "cat"; }},
       {"--loss-type", [](Job& job) { job.config.algorithm.loss.type = LossType::sft_loss; }},
@@ -97,6 +98,30 @@ TEST(Fingerprint, WhatPeopleChangeOnTheWayIsFree) {
   now.config.colocate.handoff.offload_train = true;
   now.config.device.gpu_memory_budget = 1 << 30;
   EXPECT_EQ(refusal(some_job(), now), "");
+}
+
+TEST(Fingerprint, WhatOnlyRoundsDifferentlyIsSaid) {
+  Job before = some_job(), now = some_job();
+  before.config.max_tokens_per_gpu = 1000;
+  now.config.max_tokens_per_gpu = 2000;
+  now.config.log_probs_chunk_size = 64;
+  const nlohmann::json then = rounding_fingerprint(before.config, "a card");
+  EXPECT_TRUE(rounding_differences(then, rounding_fingerprint(before.config, "a card")).empty());
+  const auto lines = rounding_differences(then, rounding_fingerprint(now.config, "another"));
+  ASSERT_EQ(lines.size(), 3);
+  EXPECT_TRUE(lines[0].starts_with("--max-tokens-per-gpu was 1000 when it was saved and is 2000"));
+  EXPECT_TRUE(lines[1].starts_with("--log-probs-chunk-size was -1"));
+  EXPECT_TRUE(lines[2].starts_with("device was \"a card\""));
+  // A checkpoint that does not know it says nothing.
+  EXPECT_TRUE(rounding_differences({}, rounding_fingerprint(now.config, "a card")).empty());
+}
+
+TEST(Fingerprint, TheLogProbsOfTheRolloutCountOnlyWhereTheyMayDiffer) {
+  Job before = some_job(), now = some_job();
+  now.config.algorithm.use_rollout_logprobs = true;
+  EXPECT_EQ(refusal(before, now), "");
+  before.config.engine.true_on_policy = now.config.engine.true_on_policy = false;
+  EXPECT_NE(refusal(before, now).find("--use-rollout-logprobs was false"), std::string::npos);
 }
 
 TEST(Fingerprint, TheLengthOfTheDecayCountsOnlyWhereTheRateDecays) {

@@ -228,6 +228,31 @@ TEST(RewardCommand, ACommandThatCannotStartIsAnErrorLongBeforeTheLastSample) {
   EXPECT_NE(message.find("not found"), std::string::npos) << message;
 }
 
+TEST(RewardCommand, OneThatCannotStartIsKnownBeforeItIsAsked) {
+  for (const auto& [line, says] : {std::pair{"no-such-program", "exited with status 127"},
+                                   {"/dev/null", "exited with status 126"},
+                                   {"echo the reason >&2; exit 3", "its last words: the reason"}}) {
+    RewardCommand command({.command = line, .workers = 2});
+    try {
+      command.await_start();
+      ADD_FAILURE() << line;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::data);
+      EXPECT_NE(std::string(error.what()).find(says), std::string::npos) << error.what();
+      EXPECT_NE(std::string(error.what()).find("before it was asked"), std::string::npos);
+    }
+  }
+  // One that takes its time, and one of which a worker lives.
+  RewardCommand late({.command = "sleep 0.4; exit 3"});
+  EXPECT_NO_THROW(late.await_start());
+  std::this_thread::sleep_for(std::chrono::milliseconds(600));
+  EXPECT_THROW(late.check_started(), Error);
+  RewardCommand good({.command = worker(kAnswer)});
+  EXPECT_NO_THROW(good.await_start());
+  EXPECT_EQ(good.score(requests({"1"}))[0].reward, 1.0);
+  EXPECT_NO_THROW(good.check_started());
+}
+
 TEST(RewardCommand, CanBeUsedAgainAfterAnError) {
   const test::ScratchDir dir;
   const std::string flag = (dir / "ready").string();

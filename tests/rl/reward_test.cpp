@@ -72,5 +72,16 @@ TEST(RegexReward, ABadPatternIsRefusedAtOnceNamingThePlace) {
   EXPECT_THROW(RuleReward({.type = RmType::regex}), Error);
 }
 
+TEST(RuleReward, KnowsWhichLabelsSayNothing) {
+  const RuleReward exact({.type = RmType::exact}), math({.type = RmType::math}),
+      regex({.type = RmType::regex, .pattern = "(x)"});
+  EXPECT_TRUE(exact.can_score("x"));
+  EXPECT_FALSE(exact.can_score(" \n"));
+  EXPECT_TRUE(math.can_score("so it is 3"));
+  EXPECT_FALSE(math.can_score("three"));
+  EXPECT_FALSE(math.can_score("3\n#### none"));
+  EXPECT_TRUE(regex.can_score(""));
+}
+
 }  // namespace
 }  // namespace miles

@@ -169,7 +169,7 @@ TEST(RunRecorder, ShowsWhatTheDriverHoldsAsATagBesideTheLedger) {
   event.device.arrived = 3;
   event.host.arrived = 4;
   {
-    RunRecorder recorder(dir.path(), 0, false);
+    RunRecorder recorder(dir.path(), {});
     recorder.handoff(event, 0, {});
     event.device_foreign = 700;
     recorder.handoff(event, 0, {});

@@ -7,28 +7,19 @@ namespace {
 
 constexpr int64_t kBlock = 4096;  // parameters that one task updates
 
-/// What every element shares.
-struct Step {
-  Vec grad_scale, beta1, beta2, rest1, rest2;  // rest: 1 − β
-  Vec correction1, correction2;                // 1 − β^t
-  Vec eps, weight_decay, negative_lr;
-};
+using Step = AdamWStep<Vec>;
 
-Step step_of(const AdamWArgs& a) {
-  const double t = static_cast<double>(a.step);
-  const auto correction = [t](float beta) {
-    return splat(static_cast<float>(1.0 - __builtin_pow(static_cast<double>(beta), t)));
-  };
-  return {.grad_scale = splat(a.grad_scale),
-          .beta1 = splat(a.beta1),
-          .beta2 = splat(a.beta2),
-          .rest1 = splat(1.0F - a.beta1),
-          .rest2 = splat(1.0F - a.beta2),
-          .correction1 = correction(a.beta1),
-          .correction2 = correction(a.beta2),
-          .eps = splat(a.eps),
-          .weight_decay = splat(a.weight_decay),
-          .negative_lr = splat(-a.lr)};
+Step splat_all(const AdamWStep<float>& s) {
+  return {.grad_scale = splat(s.grad_scale),
+          .beta1 = splat(s.beta1),
+          .beta2 = splat(s.beta2),
+          .rest1 = splat(s.rest1),
+          .rest2 = splat(s.rest2),
+          .correction1 = splat(s.correction1),
+          .correction2 = splat(s.correction2),
+          .eps = splat(s.eps),
+          .weight_decay = splat(s.weight_decay),
+          .negative_lr = splat(s.negative_lr)};
 }
 
 /// A vector of parameters with what the optimizer knows of them.
@@ -122,7 +113,7 @@ void update_bf16(const AdamWArgs& a, const Step& step, Run run) {
 void adamw(Exec&, const AdamWArgs& args) {
   const int64_t n = args.param.elements();
   const bool narrow = args.param.dtype() == DType::bf16;
-  const Step step = step_of(args);
+  const Step step = splat_all(adamw_step(args));
 #pragma omp parallel for schedule(static) if (n > 2 * kBlock)
   for (int64_t begin = 0; begin < n; begin += kBlock) {
     const Run run = {begin, smaller(kBlock, n - begin)};

@@ -1,5 +1,3 @@
-#include <cmath>
-
 #include "ops/adamw.h"
 #include "ops/cuda/backend.h"
 #include "ops/cuda/eight.cuh"
@@ -9,29 +7,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-/// What every element shares; computed on the host as ops/cpu/adamw.cpp does.
-struct Step {
-  float grad_scale, beta1, beta2, rest1, rest2;  // rest: 1 − β
-  float correction1, correction2;                // 1 − β^t
-  float eps, weight_decay, negative_lr;
-};
-
-Step step_of(const AdamWArgs& a) {
-  const double t = static_cast<double>(a.step);
-  const auto correction = [t](float beta) {
-    return static_cast<float>(1.0 - std::pow(static_cast<double>(beta), t));
-  };
-  return {.grad_scale = a.grad_scale,
-          .beta1 = a.beta1,
-          .beta2 = a.beta2,
-          .rest1 = 1.0F - a.beta1,
-          .rest2 = 1.0F - a.beta2,
-          .correction1 = correction(a.beta1),
-          .correction2 = correction(a.beta2),
-          .eps = a.eps,
-          .weight_decay = a.weight_decay,
-          .negative_lr = -a.lr};
-}
+using Step = AdamWStep<float>;
 
 /// A parameter with what the optimizer knows of it.
 struct State {
@@ -173,7 +149,7 @@ void adamw(Exec& exec, const AdamWArgs& args) {
                   .wide = false};
     run.wide = is_aligned(run.param, run.low, run.m, run.v, run.grad);
     adamw_kernel<T>
-        <<<blocks_for(n, 8 * kThreads), kThreads, 0, stream_of(exec)>>>(run, step_of(args));
+        <<<blocks_for(n, 8 * kThreads), kThreads, 0, stream_of(exec)>>>(run, adamw_step(args));
     check_launch("adamw");
   });
 }
