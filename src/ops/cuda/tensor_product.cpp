@@ -4,7 +4,9 @@
 // 13.0): within algorithm 66 a row's bits depend on the split along k alone, not on tile, stages or
 // cluster. So there, of the unsplit configurations of algorithm 66, the fastest by timing is taken,
 // for every number of rows another. On other cards nothing of the kind was measured: one
-// configuration serves all numbers of rows.
+// configuration serves all numbers of rows. (A pinned cut of k in two was tried: with weights
+// [4096, 12288] it takes 51 µs where the uncut product of 256 rows takes 44, and many rows do not
+// fit its workspace.)
 //
 // A gradient's rows need not be invariant, and unsplit it would leave most of the card idle where
 // the result is small and the sum long (the head's input gradient). But its bits must be a function
@@ -20,61 +22,16 @@
 #include <vector>
 
 #include "ops/cuda/cold_cache.h"
-#include "ops/cuda/cublaslt.h"
 #include "ops/cuda/launch.h"
 #include "ops/cuda/product.h"
+#include "ops/cuda/product_algorithms.h"
 
 namespace miles::cuda {
 namespace {
 
-constexpr int kMeasuredAlgorithm = 66;
-constexpr int kOffered = 64;         // configurations that the heuristic is asked for
-constexpr int kTimed = 8;            // of them, so many of the most promising are timed,
+constexpr int kTimed = 8;            // so many of the most promising configurations are timed,
 constexpr float kTimedMs = 40;       // and more while all runs together take no longer than this
 constexpr int64_t kUsualRows = 256;  // where one configuration must serve all
-
-/// cuBLASLt's descriptors of a product. It thinks in columns: what we write row by row is, to it,
-/// the transpose, so that our b comes first.
-class Descriptors {
- public:
-  explicit Descriptors(const Product& product) : lt_(cublaslt()) {
-    check(lt_.desc_create(&desc, CUBLAS_COMPUTE_32F, CUDA_R_32F), "describing a product");
-    const cublasOperation_t first = product.b.k_stride == 1 ? CUBLAS_OP_T : CUBLAS_OP_N;
-    const cublasOperation_t second = product.a.k_stride == 1 ? CUBLAS_OP_N : CUBLAS_OP_T;
-    check(lt_.desc_set(desc, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first),
-          "describing a product");
-    check(lt_.desc_set(desc, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second),
-          "describing a product");
-    b = operand(product.b, product.columns, product);
-    a = operand(product.a, product.rows, product);
-    out = layout(product.out, product.columns, product.rows, product.columns);
-  }
-  ~Descriptors() {
-    for (const cublasLtMatrixLayout_t layout : {a, b, out}) lt_.layout_destroy(layout);
-    lt_.desc_destroy(desc);
-  }
-  Descriptors(const Descriptors&) = delete;
-  Descriptors& operator=(const Descriptors&) = delete;
-
-  cublasLtMatmulDesc_t desc = nullptr;
-  cublasLtMatrixLayout_t a = nullptr, b = nullptr, out = nullptr;
-
- private:
-  cublasLtMatrixLayout_t layout(DType type, int64_t rows, int64_t columns, int64_t stride) const {
-    cublasLtMatrixLayout_t made = nullptr;
-    check(lt_.layout_create(&made, type == DType::f32 ? CUDA_R_32F : CUDA_R_16BF,
-                            static_cast<uint64_t>(rows), static_cast<uint64_t>(columns), stride),
-          "describing a matrix");
-    return made;
-  }
-  cublasLtMatrixLayout_t operand(const Operand& operand, int64_t rows,
-                                 const Product& product) const {
-    return operand.k_stride == 1 ? layout(product.in, product.depth, rows, operand.row_stride)
-                                 : layout(product.in, rows, product.depth, operand.k_stride);
-  }
-
-  const CublasLt& lt_;
-};
 
 cublasStatus_t run(Exec& exec, const Product& product, const Descriptors& with,
                    const cublasLtMatmulAlgo_t& algorithm) {
@@ -83,144 +40,6 @@ cublasStatus_t run(Exec& exec, const Product& product, const Descriptors& with,
   return lt.matmul(lt.handle, with.desc, &one, product.b.data, with.b, product.a.data, with.a,
                    &beta, product.result, with.out, product.result, with.out, &algorithm,
                    exec.workspace.data(), exec.workspace.size(), stream_of(exec));
-}
-
-template <class Value>
-Value attribute(const cublasLtMatmulAlgo_t& algorithm, cublasLtMatmulAlgoConfigAttributes_t name) {
-  Value value{};
-  size_t written = 0;
-  check(cublaslt().config_get(&algorithm, name, &value, sizeof value, &written),
-        "reading an algorithm");
-  return value;
-}
-
-/// Whether this card and this library are those that were measured.
-bool is_measured() {
-  static const bool measured = [] {
-    int device = 0, major = 0;
-    check(cudaGetDevice(&device), "asking for the device");
-    check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device),
-          "asking for the device");
-    return major == 9 && CUBLAS_VER_MAJOR == 13;
-  }();
-  return measured;
-}
-
-/// What the heuristic offers for a product whose parts along k, if any, are summed in one of these
-/// ways; the most promising first.
-std::vector<cublasLtMatmulAlgo_t> offers(const Descriptors& with, uint64_t workspace,
-                                         uint32_t reductions) {
-  const CublasLt& lt = cublaslt();
-  cublasLtMatmulPreference_t preference = nullptr;
-  check(lt.preference_create(&preference), "describing a preference");
-  check(lt.preference_set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace,
-                          sizeof workspace),
-        "describing a preference");
-  check(lt.preference_set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions,
-                          sizeof reductions),
-        "describing a preference");
-  std::vector<cublasLtMatmulHeuristicResult_t> results(kOffered);
-  int count = 0;
-  const cublasStatus_t status =
-      lt.heuristic(lt.handle, with.desc, with.b, with.a, with.out, with.out, preference, kOffered,
-                   results.data(), &count);
-  lt.preference_destroy(preference);
-  if (status == CUBLAS_STATUS_NOT_SUPPORTED)
-    count = 0;  // none
-  else
-    check(status, "asking for algorithms");
-  std::vector<cublasLtMatmulAlgo_t> offered;
-  for (int i = 0; i < count; ++i)
-    if (results[static_cast<size_t>(i)].state == CUBLAS_STATUS_SUCCESS)
-      offered.push_back(results[static_cast<size_t>(i)].algo);
-  return offered;
-}
-
-/// As far as a configuration decides a product's bits, this does.
-struct Kind {
-  int32_t algorithm = 0, splits = 0;
-  uint32_t reduction = 0;
-  bool operator==(const Kind&) const = default;
-};
-Kind kind_of(const cublasLtMatmulAlgo_t& algorithm) {
-  return {attribute<int32_t>(algorithm, CUBLASLT_ALGO_CONFIG_ID),
-          attribute<int32_t>(algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM),
-          attribute<uint32_t>(algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME)};
-}
-
-bool serves(const Descriptors& with, const cublasLtMatmulAlgo_t& algorithm, size_t workspace) {
-  const CublasLt& lt = cublaslt();
-  cublasLtMatmulHeuristicResult_t result{};
-  return lt.check(lt.handle, with.desc, with.b, with.a, with.out, with.out, &algorithm, &result) ==
-             CUBLAS_STATUS_SUCCESS &&
-         result.workspaceSize <= workspace;
-}
-
-/// A configuration of the measured algorithm, as cuBLASLt numbers it.
-struct Configuration {
-  uint32_t tile;     // CUBLASLT_ALGO_CONFIG_TILE_ID
-  uint16_t cluster;  // CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID
-  uint32_t custom;   // CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION
-};
-/// For few rows the heuristic offers one to three configurations, and none of the best. Of all 3,168
-/// that a product of 16 or 64 rows with weights [4096, 12288] or [1024, 3072] can have, these were
-/// the fastest on an H200, and all gave the same bits: 28 µs where the best one offered takes 52.
-constexpr Configuration kForFewRows[] = {{10, 2, 1}, {10, 3, 1}, {10, 5, 3},  {13, 2, 1},
-                                         {13, 4, 1}, {13, 5, 3}, {15, 2, 0},  {15, 4, 2},
-                                         {7, 2, 2},  {47, 3, 0}, {312, 2, 1}, {312, 3, 1}};
-constexpr int64_t kFewRows = 128;
-
-template <class Value>
-void set(cublasLtMatmulAlgo_t& algorithm, cublasLtMatmulAlgoConfigAttributes_t name, Value value) {
-  check(cublaslt().config_set(&algorithm, name, &value, sizeof value), "configuring an algorithm");
-}
-
-/// Those of kForFewRows that can compute the product.
-std::vector<cublasLtMatmulAlgo_t> configured(const Exec& exec, const Product& product,
-                                             const Descriptors& with) {
-  const CublasLt& lt = cublaslt();
-  const cudaDataType_t out = product.out == DType::f32 ? CUDA_R_32F : CUDA_R_16BF;
-  std::vector<cublasLtMatmulAlgo_t> result;
-  for (const Configuration& configuration : kForFewRows) {
-    cublasLtMatmulAlgo_t algorithm;
-    check(lt.algo_init(lt.handle, CUBLAS_COMPUTE_32F, CUDA_R_32F, CUDA_R_16BF, CUDA_R_16BF, out,
-                       out, kMeasuredAlgorithm, &algorithm),
-          "making an algorithm");
-    set(algorithm, CUBLASLT_ALGO_CONFIG_TILE_ID, configuration.tile);
-    set(algorithm, CUBLASLT_ALGO_CONFIG_STAGES_ID,
-        static_cast<uint32_t>(CUBLASLT_MATMUL_STAGES_64xAUTO));
-    set(algorithm, CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, configuration.cluster);
-    set(algorithm, CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION, configuration.custom);
-    if (serves(with, algorithm, exec.workspace.size())) result.push_back(algorithm);
-  }
-  return result;
-}
-
-/// Configurations that may compute a product whose rows are invariant.
-std::vector<cublasLtMatmulAlgo_t> candidates(const Exec& exec, const Product& product,
-                                             const Descriptors& with) {
-  auto allowed = offers(with, exec.workspace.size(), CUBLASLT_REDUCTION_SCHEME_NONE);
-  std::erase_if(allowed, [](const cublasLtMatmulAlgo_t& algorithm) {
-    const Kind kind = kind_of(algorithm);
-    return kind.splits > 1 || (is_measured() && kind.algorithm != kMeasuredAlgorithm);
-  });
-  if (is_measured() && product.rows <= kFewRows)
-    std::ranges::copy(configured(exec, product, with), std::back_inserter(allowed));
-  return allowed;
-}
-
-/// Configurations that may compute a gradient: parts along k are kept in the workspace, in f32, and
-/// summed in order.
-std::vector<cublasLtMatmulAlgo_t> gradient_candidates(const Product& product,
-                                                      const Descriptors& with) {
-  uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
-  if (product.out == DType::f32) reductions |= CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE;
-  auto allowed = offers(with, kCudaWorkspaceBytes, reductions);
-  std::erase_if(allowed, [&](const cublasLtMatmulAlgo_t& algorithm) {
-    const Kind kind = kind_of(algorithm);
-    return kind.splits > 1 && (kind.reduction & reductions) == 0;
-  });
-  return allowed;
 }
 
 /// Numbers of tokens that share a timing: about four classes an octave.
