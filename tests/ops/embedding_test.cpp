@@ -37,25 +37,28 @@ TYPED_TEST(Embedding, GathersRowsAndScattersThemBack) {
 
 TYPED_TEST(Embedding, BackwardAddsRepeatedIdsInAscendingOrder) {
   using T = TypeParam;
-  const int64_t rows = 999, columns = 131, vocab = 5;
-  auto dy = normals<T>(rows * columns, 1);
-  Values<int32_t> ids;
-  for (int64_t n = 0; n < rows; ++n) ids.push_back(static_cast<int32_t>(n * n % vocab));
-  const auto before = normals<float>(vocab * columns, 2);
-  auto want = before;
-  for (int64_t n = 0; n < rows; ++n)
-    for (int64_t c = 0; c < columns; ++c)
-      want[static_cast<size_t>(ids[static_cast<size_t>(n)] * columns + c)] +=
-          to_float(dy[static_cast<size_t>(n * columns + c)]);
-  for (const int threads : {1, 2})
-    with_threads(threads, [&] {
-      auto dtable = before;
-      Exec exec = this->bench_.exec();
-      embedding_backward(exec, {.ids = tensor(ids),
-                                .dy = tensor(dy, {rows, columns}),
-                                .dtable = tensor(dtable, {vocab, columns})});
-      EXPECT_TRUE(same_bits(dtable, want)) << threads;
-    });
+  // The second is wide enough for several blocks of a GPU, in whole eights.
+  for (const int64_t columns : {131, 1032, 5}) {
+    const int64_t rows = 999, vocab = 5;
+    auto dy = normals<T>(rows * columns, 1);
+    Values<int32_t> ids;
+    for (int64_t n = 0; n < rows; ++n) ids.push_back(static_cast<int32_t>(n * n % vocab));
+    const auto before = normals<float>(vocab * columns, 2);
+    auto want = before;
+    for (int64_t n = 0; n < rows; ++n)
+      for (int64_t c = 0; c < columns; ++c)
+        want[static_cast<size_t>(ids[static_cast<size_t>(n)] * columns + c)] +=
+            to_float(dy[static_cast<size_t>(n * columns + c)]);
+    for (const int threads : {1, 2})
+      with_threads(threads, [&] {
+        auto dtable = before;
+        Exec exec = this->bench_.exec();
+        embedding_backward(exec, {.ids = tensor(ids),
+                                  .dy = tensor(dy, {rows, columns}),
+                                  .dtable = tensor(dtable, {vocab, columns})});
+        EXPECT_TRUE(same_bits(dtable, want)) << threads;
+      });
+  }
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "base/rng.h"
@@ -108,6 +109,22 @@ template <class T>
 Tensor tensor(Values<T>& values) {
   return tensor(values, {static_cast<int64_t>(values.size())});
 }
+
+/// The same values at an address that is no multiple of 16 bytes: kernels that take several elements
+/// at a time take them one by one there.
+template <class T>
+class Displaced {
+ public:
+  explicit Displaced(const Values<T>& values) : values_(1) {
+    values_.insert(values_.end(), values.begin(), values.end());
+  }
+  Tensor tensor(Shape shape) { return Tensor::view(std::span<T>(values_).subspan(1), shape); }
+  Tensor tensor() { return tensor({static_cast<int64_t>(values_.size()) - 1}); }
+  Values<T> values() const { return {values_.begin() + 1, values_.end()}; }
+
+ private:
+  Values<T> values_;
+};
 
 template <class T>
 std::vector<double> doubles(const Values<T>& values) {

@@ -220,6 +220,62 @@ TYPED_TEST(QkvSplit, BackwardHasTheSameBitsForAnyNumberOfThreads) {
   EXPECT_TRUE(same_bits(one.dk_norm, two.dk_norm));
 }
 
+TYPED_TEST(QkvSplit, WhereHeadsLieChangesNoBit) {
+  using T = TypeParam;
+  for (const int64_t dim : {64, 128, 512}) {
+    const int64_t n = 37;
+    Batch<T> b(n, {4, 2, dim}, true);
+    const auto want = this->run(b);
+    auto d = normals<T>(n * b.heads.row(), 5);
+    const auto want_gradients = this->run_backward(b, d);
+    const Values<T> queries(static_cast<size_t>(n * 4 * dim)),
+        keys(static_cast<size_t>(n * 2 * dim));
+    Displaced<T> qkv(b.qkv), q_norm(b.q_norm), k_norm(b.k_norm), q(queries), k(keys), v(keys);
+    Displaced<float> rope(b.rope);
+    Exec exec = this->bench_.exec();
+    qkv_split(exec, {.qkv = qkv.tensor({n, b.heads.row()}),
+                     .q_norm = q_norm.tensor(),
+                     .k_norm = k_norm.tensor(),
+                     .positions = tensor(b.positions),
+                     .rope = rope.tensor({kPositions, dim}),
+                     .slots = tensor(b.slots),
+                     .q = q.tensor({n, 4, dim}),
+                     .k_pool = k.tensor({n, 2, dim}),
+                     .v_pool = v.tensor({n, 2, dim}),
+                     .eps = kEps});
+    Values<T> dq, dk, dv, got;
+    for (int64_t token = 0; token < n; ++token) {
+      const int64_t slot = b.slots[static_cast<size_t>(token)];
+      for (const auto& part :
+           {rows_of(q.values(), 4 * dim, token, 1), rows_of(k.values(), 2 * dim, slot, 1),
+            rows_of(v.values(), 2 * dim, slot, 1)})
+        got.insert(got.end(), part.begin(), part.end());
+      const auto at = d.begin() + token * b.heads.row();
+      dq.insert(dq.end(), at, at + 4 * dim);
+      dk.insert(dk.end(), at + 4 * dim, at + 6 * dim);
+      dv.insert(dv.end(), at + 6 * dim, at + 8 * dim);
+    }
+    EXPECT_TRUE(same_bits(got, want)) << dim;
+    Displaced<T> dqs(dq), dks(dk), dvs(dv), dqkv(d);
+    Values<float> dq_norm(b.q_norm.size(), 1), dk_norm(b.k_norm.size(), 1);
+    qkv_split_backward(exec, {.dq = dqs.tensor({n, 4, dim}),
+                              .dk = dks.tensor({n, 2, dim}),
+                              .dv = dvs.tensor({n, 2, dim}),
+                              .qkv = qkv.tensor({n, b.heads.row()}),
+                              .q_norm = q_norm.tensor(),
+                              .k_norm = k_norm.tensor(),
+                              .positions = tensor(b.positions),
+                              .rope = rope.tensor({kPositions, dim}),
+                              .dqkv = dqkv.tensor({n, b.heads.row()}),
+                              .dq_norm = tensor(dq_norm),
+                              .dk_norm = tensor(dk_norm),
+                              .eps = kEps});
+    EXPECT_TRUE(same_bits(dqkv.values(), want_gradients.dqkv)) << dim;
+    EXPECT_TRUE(same_bits(dq_norm, want_gradients.dq_norm)) << dim;
+    EXPECT_TRUE(same_bits(dk_norm, want_gradients.dk_norm)) << dim;
+  }
+}
+
 TYPED_TEST(QkvSplit, ANegativeSlotKeepsNothing) {
   using T = TypeParam;
   Batch<T> b(3, {4, 2, 16}, true);

@@ -6,6 +6,10 @@ namespace miles::test {
 namespace {
 
 constexpr float kEps = 1e-5F;
+/// A GPU has a kernel for rows up to 1024, 4096 and 8192 elements, and for longer ones; from 16384
+/// on its threads read them twice. The backward's bounds are 4096, 8192 and, for sums that do not
+/// fit in shared memory, 10240.
+constexpr int64_t kWidths[] = {1, 3, 64, 172, 1024, 2056, 4099, 4104, 8192, 8203, 12288, 20000};
 
 std::vector<double> reference(const std::vector<double>& x, const std::vector<double>& w) {
   const size_t columns = w.size();
@@ -46,7 +50,7 @@ TYPED_TEST_SUITE(RmsNorm, StorageTypes);
 
 TYPED_TEST(RmsNorm, MatchesTheDefinitionAtEveryWidth) {
   using T = TypeParam;
-  for (const int64_t columns : {1, 3, 64, 172, 4099}) {
+  for (const int64_t columns : kWidths) {
     const auto x = normals<T>(5 * columns, 1), w = normals<T>(columns, 2);
     const auto got = this->run(x, {}, w);
     EXPECT_TRUE(same_bits(got.x, x));
@@ -58,14 +62,38 @@ TYPED_TEST(RmsNorm, MatchesTheDefinitionAtEveryWidth) {
 
 TYPED_TEST(RmsNorm, TheResidualIsAddedInPlaceAndRoundedOnce) {
   using T = TypeParam;
-  const auto x = normals<T>(3 * 67, 1), delta = normals<T>(3 * 67, 2), w = normals<T>(67, 3);
-  Values<T> sum;
-  for (size_t i = 0; i < x.size(); ++i)
-    sum.push_back(from_float<T>(to_float(x[i]) + to_float(delta[i])));
-  const auto got = this->run(x, delta, w), separately = this->run(sum, {}, w);
-  EXPECT_TRUE(same_bits(got.x, sum));
-  EXPECT_TRUE(same_bits(got.y, separately.y));
-  EXPECT_TRUE(same_bits(got.rstd, separately.rstd));
+  for (const int64_t columns : kWidths) {
+    const auto x = normals<T>(3 * columns, 1), delta = normals<T>(3 * columns, 2);
+    const auto w = normals<T>(columns, 3);
+    Values<T> sum;
+    for (size_t i = 0; i < x.size(); ++i)
+      sum.push_back(from_float<T>(to_float(x[i]) + to_float(delta[i])));
+    const auto got = this->run(x, delta, w), separately = this->run(sum, {}, w);
+    EXPECT_TRUE(same_bits(got.x, sum)) << columns;
+    EXPECT_TRUE(same_bits(got.y, separately.y)) << columns;
+    EXPECT_TRUE(same_bits(got.rstd, separately.rstd)) << columns;
+  }
+}
+
+TYPED_TEST(RmsNorm, WhereRowsLieChangesNoBit) {
+  using T = TypeParam;
+  for (const int64_t columns : kWidths) {
+    const auto x = normals<T>(3 * columns, 1), delta = normals<T>(3 * columns, 2);
+    const auto w = normals<T>(columns, 3);
+    const auto want = this->run(x, delta, w);
+    Displaced<T> xs(x), deltas(delta), ws(w), y(x);
+    Displaced<float> rstd(want.rstd);
+    Exec exec = this->bench_.exec();
+    rms_norm(exec, {.x = xs.tensor({3, columns}),
+                    .delta = deltas.tensor({3, columns}),
+                    .w = ws.tensor(),
+                    .y = y.tensor({3, columns}),
+                    .rstd = rstd.tensor(),
+                    .eps = kEps});
+    EXPECT_TRUE(same_bits(xs.values(), want.x)) << columns;
+    EXPECT_TRUE(same_bits(y.values(), want.y)) << columns;
+    EXPECT_TRUE(same_bits(rstd.values(), want.rstd)) << columns;
+  }
 }
 
 TYPED_TEST(RmsNorm, ARowsBitsDependOnTheRowAlone) {
@@ -109,6 +137,50 @@ TYPED_TEST(RmsNorm, BackwardIsTheDerivativeAddedToWhatIsThere) {
     // dw sees the rounded normalised value: up to |dy·x̂| ≈ 3·13 of magnitude, three rows.
     expect_near(dx, want_dx, {kUnit<T>, 2e-5}, "dx");
     expect_near(dw, want_dw, {0, 3 * 39 * kUnit<T> + 1e-6}, "dw");
+  }
+}
+
+/// By the derivative as it is written down, which takes long rows; and where they lie.
+TYPED_TEST(RmsNorm, BackwardOfLongRows) {
+  using T = TypeParam;
+  constexpr int64_t kRows = 3;
+  for (const int64_t columns : kWidths) {
+    auto x = normals<T>(kRows * columns, 1), dy = normals<T>(kRows * columns, 2);
+    auto w = normals<T>(columns, 3), dx = normals<T>(kRows * columns, 4);
+    auto dw = normals<float>(columns, 5);
+    auto rstd = this->run(x, {}, w).rstd;
+    auto want_dx = doubles(dx), want_dw = doubles(dw);
+    for (size_t row = 0, c = static_cast<size_t>(columns); row < kRows; ++row) {
+      const double r = double{rstd[row]};
+      double mean = 0;
+      for (size_t i = row * c; i < (row + 1) * c; ++i)
+        mean += double{to_float(dy[i])} * double{to_float(w[i - row * c])} *
+                double{to_float(x[i])} * r / static_cast<double>(c);
+      for (size_t i = row * c; i < (row + 1) * c; ++i) {
+        const double d = double{to_float(dy[i])}, u = double{to_float(x[i])} * r;
+        want_dx[i] += (d * double{to_float(w[i - row * c])} - u * mean) * r;
+        want_dw[i - row * c] += d * u;
+      }
+    }
+    Displaced<T> xs(x), dys(dy), ws(w), dxs(dx);
+    Displaced<float> dws(dw);
+    Exec exec = this->bench_.exec();
+    rms_norm_backward(exec, {.dy = tensor(dy, {kRows, columns}),
+                             .x = tensor(x, {kRows, columns}),
+                             .w = tensor(w),
+                             .rstd = tensor(rstd),
+                             .dx = tensor(dx, {kRows, columns}),
+                             .dw = tensor(dw)});
+    expect_near(dx, want_dx, {kUnit<T>, 2e-5}, "dx");
+    expect_near(dw, want_dw, {0, 3 * 39 * kUnit<T> + 1e-5}, "dw");
+    rms_norm_backward(exec, {.dy = dys.tensor({kRows, columns}),
+                             .x = xs.tensor({kRows, columns}),
+                             .w = ws.tensor(),
+                             .rstd = tensor(rstd),
+                             .dx = dxs.tensor({kRows, columns}),
+                             .dw = dws.tensor()});
+    EXPECT_TRUE(same_bits(dxs.values(), dx)) << columns;
+    EXPECT_TRUE(same_bits(dws.values(), dw)) << columns;
   }
 }
 
