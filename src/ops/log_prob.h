@@ -8,8 +8,9 @@
 namespace miles {
 
 /// z = logits · inverse_temperature[n];  lse = log Σ_v e^z;  log_prob = z[target] − lse;
-/// entropy = lse − Σ p·z. f32, one fixed tree over vocabulary tiles of 1024; row-invariant.
-/// A logit of −∞ has probability 0 and adds nothing to the entropy.
+/// entropy = lse − Σ p·z. f32, one fixed tree over the vocabulary; row-invariant.
+/// A logit of −∞ has probability 0 and adds nothing to the entropy. A target that is not in the
+/// vocabulary (−1: sample() found no token) has the log-prob NaN.
 struct LogProbArgs {
   Tensor logits;               // [N, V] f32
   Tensor targets;              // [N] i32

@@ -247,8 +247,7 @@ void Runner::draw(Exec& exec, const DeviceStep& step, const std::vector<Ban>& ba
   BannedLogits banned(exec.stream, logits, bans);
   sample(exec, {.logits = logits, .rows = step.samples, .tokens = tokens});
   banned.restore();
-  // A row without numbers draws −1; what is then read before the row lies in the workspace, and the
-  // engine gives up on the token.
+  // A row without numbers draws −1, whose log-prob is NaN: the engine gives up on it.
   log_prob(exec, {.logits = logits,
                   .targets = tokens,
                   .inverse_temperature = step.inverse_temperature,

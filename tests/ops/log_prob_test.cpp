@@ -143,7 +143,7 @@ TEST_F(LogProb, NaNShows) {
 }
 
 TEST_F(LogProb, BackwardIsTheDerivative) {
-  for (const int64_t vocab : {1, 3, 172, 1100}) {
+  for (const int64_t vocab : {1, 3, 64, 172, 1100}) {
     const auto b = batch(2, vocab);
     const auto forward = run(b);
     const Values<float> d_log_prob = {0.7F, -1.3F}, d_entropy = {-0.4F, 0.9F};
@@ -161,6 +161,72 @@ TEST_F(LogProb, BackwardIsTheDerivative) {
     expect_near(run_backward<BFloat16>(b, forward, d_log_prob, d_entropy), want,
                 {kUnit<BFloat16>, 5e-5}, "bf16");
   }
+}
+
+/// On a GPU several blocks a row; by the derivative as it is written down.
+TEST_F(LogProb, BackwardOfLargeVocabularies) {
+  for (const int64_t vocab : {5003, 5008}) {
+    const auto b = batch(3, vocab);
+    const auto forward = run(b);
+    const Values<float> d_log_prob = {0.7F, -1.3F, 0}, d_entropy = {-0.4F, 0.9F, 2};
+    std::vector<double> want;
+    for (size_t n = 0; n < 3; ++n) {
+      const auto logits = doubles(rows_of(b.logits, vocab, static_cast<int64_t>(n), 1));
+      const double scale = double{b.inverse_temperature[n]};
+      const auto target = static_cast<size_t>(b.targets[n]);
+      const Scores s = reference(logits, target, scale);
+      for (size_t v = 0; v < logits.size(); ++v) {
+        const double log_p = logits[v] * scale - s.lse, p = std::exp(log_p);
+        want.push_back(scale * (double{d_log_prob[n]} * ((v == target ? 1 : 0) - p) -
+                                double{d_entropy[n]} * p * (log_p + s.entropy)));
+      }
+    }
+    expect_near(run_backward<float>(b, forward, d_log_prob, d_entropy), want, {1e-5, 5e-5}, "f32");
+    expect_near(run_backward<BFloat16>(b, forward, d_log_prob, d_entropy), want,
+                {kUnit<BFloat16>, 5e-5}, "bf16");
+  }
+}
+
+TEST_F(LogProb, WhereRowsLieChangesNoBit) {
+  const int64_t vocab = 20000;
+  auto b = batch(3, vocab);
+  auto want = run(b);
+  const Values<float> zeros(3);
+  Displaced<float> logits(b.logits), log_prob(zeros), lse(zeros), entropy(zeros);
+  Exec exec = bench_.exec();
+  miles::log_prob(exec, {.logits = logits.tensor({3, vocab}),
+                         .targets = tensor(b.targets),
+                         .inverse_temperature = tensor(b.inverse_temperature),
+                         .log_prob = log_prob.tensor(),
+                         .lse = lse.tensor(),
+                         .entropy = entropy.tensor()});
+  EXPECT_TRUE(same_bits(log_prob.values(), want.log_prob));
+  EXPECT_TRUE(same_bits(lse.values(), want.lse));
+  EXPECT_TRUE(same_bits(entropy.values(), want.entropy));
+  Values<float> d_log_prob = {0.7F, -1.3F, 0}, d_entropy = {-0.4F, 0.9F, 2};
+  log_prob_backward(exec, {.logits = logits.tensor({3, vocab}),
+                           .targets = tensor(b.targets),
+                           .inverse_temperature = tensor(b.inverse_temperature),
+                           .lse = tensor(want.lse),
+                           .entropy = tensor(want.entropy),
+                           .d_log_prob = tensor(d_log_prob),
+                           .d_entropy = tensor(d_entropy),
+                           .dlogits = logits.tensor({3, vocab})});
+  EXPECT_TRUE(same_bits(logits.values(), run_backward<float>(b, want, d_log_prob, d_entropy)));
+}
+
+/// A draw that failed is no token.
+TEST_F(LogProb, ATargetThatIsNoTokenGivesNaN) {
+  Batch b = batch(3, 70);
+  const auto want = run(b);
+  b.targets[0] = -1;
+  b.targets[2] = 70;
+  const auto got = run(b);
+  EXPECT_TRUE(std::isnan(got.log_prob[0]));
+  EXPECT_EQ(got.log_prob[1], want.log_prob[1]);
+  EXPECT_TRUE(std::isnan(got.log_prob[2]));
+  EXPECT_TRUE(same_bits(got.lse, want.lse));
+  EXPECT_TRUE(same_bits(got.entropy, want.entropy));
 }
 
 TEST_F(LogProb, BackwardMayOverwriteTheLogits) {

@@ -72,9 +72,12 @@ void finish_row(const LogProbArgs& a, const RowBlock& block, int64_t r) {
     weighted += block.sums[r * block.tiles + t].weighted_sum;
   }
   const float log_sum = __builtin_logf(sum);
-  const float target = elements<float>(a.logits)[n * vocab + elements<int32_t>(a.targets)[n]];
+  const int64_t target = elements<int32_t>(a.targets)[n];
   const float scale = elements<float>(a.inverse_temperature)[n];
-  elements<float>(a.log_prob)[n] = target * scale - shift - log_sum;
+  elements<float>(a.log_prob)[n] =
+      target >= 0 && target < vocab
+          ? elements<float>(a.logits)[n * vocab + target] * scale - shift - log_sum
+          : __builtin_nanf("");
   if (a.lse.data() != nullptr) elements<float>(a.lse)[n] = shift + log_sum;
   if (a.entropy.data() != nullptr) elements<float>(a.entropy)[n] = log_sum - weighted / sum;
 }

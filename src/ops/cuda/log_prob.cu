@@ -82,7 +82,6 @@ __global__ void __launch_bounds__(kThreads) log_prob_kernel(const Forward f) {
   if (threadIdx.x != 0) return;
   const float shift = max == kLowest ? 0.0F : max, log_sum = logf(exp);
   const int32_t target = f.targets[row];
-  // The engine gives up on a row without a token, which is −1.
   const bool there = target >= 0 && target < f.vocab;
   f.log_prob[row] = there ? logits[target] * scale - shift - log_sum : NAN;
   if (f.lse != nullptr) f.lse[row] = shift + log_sum;
