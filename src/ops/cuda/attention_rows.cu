@@ -273,7 +273,9 @@ void launch(Exec& exec, Forward f) {
   const int64_t blocks = int64_t{f.sequences} * f.kv_heads;
   const int64_t at_once = blocks_at_once<kAlone>(kBytes);
   const int64_t bytes = int64_t{f.sequences} * f.heads * kPrefixFloats<kD> * 4;
-  if (f.runs > 0 && blocks > at_once && bytes <= std::ssize(exec.workspace)) {
+  // Sequences of one token of which this kernel takes none have no use for prefixes.
+  const bool shares = f.runs > 0 && f.group <= f.few_rows;
+  if (shares && blocks > at_once && bytes <= std::ssize(exec.workspace)) {
     f.prefixes = reinterpret_cast<float*>(exec.workspace.data());
     // Blocks of 32 rows read the keys half as often, and take longer: for when those of 16 would
     // wait for each other.
