@@ -84,7 +84,8 @@ class Engine {
   /// Queues a request; returns its ticket. Errors as generate().
   int64_t add_request(const GenerateRequest& request);
   bool has_unfinished() const { return !scheduler_.empty(); }
-  /// The next forward; returns what has ended with it. The one after it has been begun then.
+  /// The next forward; returns what has ended with it. With overlap the one after it has been begun
+  /// then. After an exception only abort_all() makes sense.
   std::vector<GenerateResult> step();
   /// Ends everything; returns it with what the steps so far have drawn, in order of arrival.
   std::vector<GenerateResult> abort_all();

@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <cstdlib>
 #include <functional>
+#include <span>
 
+#include "base/rng.h"
 #include "model/batch.h"
 #include "model/head.h"
 #include "model/layer.h"
@@ -201,6 +203,45 @@ TEST_P(Invariance, OverlapWhenEndsComeAsASurprise) {
     }
   }
   EXPECT_GT(preemptions, 0);
+}
+
+/// Requests come while others run, and everything is ended from outside now and then: what is cut
+/// off is the beginning of what would have come.
+TEST_P(Invariance, RequestsThatComeAndAreAbortedBetweenSteps) {
+  int64_t aborted = 0, preemptions = 0;
+  for (uint64_t trial = 0; trial < 12; ++trial) {
+    uint64_t counter = 0;
+    const auto draw = [&](uint64_t bound) {
+      return uniform_below(bound, 5, RngUse::test, trial, counter++);
+    };
+    EngineOptions options = roomy();
+    options.page_size = static_cast<int64_t>(1 + draw(5));
+    options.max_total_tokens = static_cast<int64_t>(75 + draw(80));
+    options.max_running_requests = static_cast<int64_t>(1 + draw(8));
+    options.chunked_prefill_size = static_cast<int64_t>(1 + draw(30));
+    EngineRig rig(model_, options);
+    for (int turn = 0; turn < 40 || rig.engine.has_unfinished(); ++turn) {
+      for (uint64_t more = turn < 40 ? draw(3) : 0; more > 0; --more)
+        rig.engine.add_request(requests_[draw(requests_.size())]);
+      const bool abort = draw(25) == 0;
+      for (const GenerateResult& got : abort ? rig.engine.abort_all() : rig.engine.step()) {
+        const GenerateResult& whole = alone_[static_cast<size_t>(got.id - 100)];
+        preemptions += got.preemptions;
+        if (got.finish.reason != FinishReason::abort) {
+          expect_same(got, whole);
+          continue;
+        }
+        ++aborted;
+        ASSERT_LE(got.output_ids.size(), whole.output_ids.size());
+        EXPECT_TRUE(std::ranges::equal(got.output_ids,
+                                       std::span(whole.output_ids).first(got.output_ids.size())));
+        EXPECT_TRUE(std::ranges::equal(got.log_probs,
+                                       std::span(whole.log_probs).first(got.log_probs.size())));
+      }
+    }
+  }
+  EXPECT_GT(aborted, 20);
+  EXPECT_GT(preemptions, 20);
 }
 
 TEST_P(Invariance, ASecondRunAndAnEngineThatWasAway) {
