@@ -390,6 +390,24 @@ TYPED_TEST(Attention, SharedKeysGiveTheSameBits) {
   for (const int64_t dim : {5, 80, 256}) check(dim, 4, 16);
 }
 
+/// A step with prefill beside decode: on CUDA groups of up to 16 query heads decode there as ever,
+/// larger ones do not.
+TYPED_TEST(Attention, SharedKeysBesideAPrefillGiveTheSameBits) {
+  using T = typename TypeParam::Storage;
+  const BlocksAtOnce set(0);
+  constexpr int32_t kMore = 20;
+  for (const int64_t ratio : {4, 20}) {
+    const Extents e = {.heads = 2 * ratio, .kv_heads = 2, .dim = 64, .lengths = {}};
+    auto mixed = this->make_decode(e, {{130, {3, 70, 1}}, {200, {1, 2}}, {100, {30}}}, 16);
+    mixed.query_begin.back() += kMore;  // the last sequence is no run, and has so many more queries
+    mixed.keys.shared_runs.resize(4);
+    mixed.q = normals<T>((6 + kMore) * e.heads * e.dim, 1, 1.5F);
+    const auto alone = this->run_decode(mixed, false), shared = this->run_decode(mixed, true);
+    EXPECT_TRUE(same_bits(alone.out, shared.out)) << ratio;
+    EXPECT_TRUE(same_bits(alone.lse, shared.lse)) << ratio;
+  }
+}
+
 TYPED_TEST(Attention, SharingShowsNobodyTheKeysOfAnother) {
   using T = typename TypeParam::Storage;
   const BlocksAtOnce set(0);
