@@ -1,5 +1,5 @@
 # Two commands do all the work on a fresh Debian 12 machine (root or sudo, apt only):
-#   make demo    installs, builds, trains a small model on the CPU, shows what happened
+#   make demo    installs, builds, trains a small model, shows what happened
 #   make test    installs, builds, runs the tests
 PACKAGES := g++ cmake ninja-build ccache pkg-config libcli11-dev nlohmann-json3-dev libfmt-dev libspdlog-dev \
             libdnnl-dev libpcre2-dev libutf8proc-dev libgtest-dev

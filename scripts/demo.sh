@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The demo: a small Qwen3-architecture model learns to add, on the CPU, in minutes.
+# The demo: a small Qwen3-architecture model learns to add, in minutes, on the CPU or a GPU.
 #   scripts/demo.sh MILES_BINARY [OUTPUT_DIRECTORY]
 # 1. from random weights, supervised on sums of which a quarter are wrong, until it is right about half the time;
 # 2. GRPO, colocated with --colocate-memory-peak-device gpu, until it is right more than 95% of the time on sums that

@@ -128,17 +128,17 @@ void add_eval_set_flags(CommandLine& line, EvalConfig& config) {
                        "samples a prompt")
       ->group(group);
   line.number<double>("--eval-temperature", config.temperature, {},
-                      "0: the most likely token each time (default: the rollout's)")
+                      "0: the most likely token each time (default: --rollout-temperature, 1)")
       ->group(group);
   line.number<double>("--eval-top-p", config.top_p, {.most = 1},
-                      "draw from the fewest tokens that have this probability (default: the "
-                      "rollout's)")
+                      "draw from the fewest tokens that have this probability (default: "
+                      "--rollout-top-p, 1)")
       ->group(group);
   line.number<int32_t>("--eval-top-k", config.top_k, {.least = -1, .most = INT32_MAX},
-                       "draw from this many tokens; -1: from all (default: the rollout's)")
+                       "draw from this many tokens; -1: from all (default: --rollout-top-k, -1)")
       ->group(group);
   line.number<int64_t>("--eval-max-response-len", config.max_response_len, {.least = 1},
-                       "tokens of a response (default: the rollout's)")
+                       "tokens of a response (default: --rollout-max-response-len, 256)")
       ->group(group);
 }
 

@@ -30,10 +30,11 @@ MemoryPlan plan_engine(const EngineOptions& options, const ModelConfig& config,
   const Region staging = commit_all(engine, config, layout, memory);
   MemoryPlan plan;
   plan.trains = false;
-  plan.device_at_peak = ledger.usage(Place::device);
-  plan.host_at_peak = ledger.usage(Place::host);
-  plan.device_peak = plan.device_at_peak.peak;
-  plan.host_peak = plan.host_at_peak.peak;
+  const PlaceUsage &on_device = ledger.usage(Place::device), &on_host = ledger.usage(Place::host);
+  plan.device_peak = on_device.peak;
+  plan.host_peak = on_host.peak;
+  plan.device_at_peak = on_device.at_event_peak;
+  plan.host_at_peak = on_host.at_event_peak;
   return plan;
 }
 

@@ -41,7 +41,8 @@ void add_data_flags(CommandLine& line, TrainConfig& config, BatchSizeFlags& batc
       ->group(kDataGroup);
   line.number<int64_t>("--recompute-num-layers", config.recompute_num_layers, {},
                        "the first N blocks are computed again in the backward, the others keep "
-                       "their activations (default: as few as the memory allows)")
+                       "their activations (default: as few as --gpu-memory-budget, or a GPU's free "
+                       "memory, holds; else all that would raise the peak)")
       ->group(kDataGroup);
 }
 

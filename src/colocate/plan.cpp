@@ -22,11 +22,11 @@ MemoryPlan plan_memory(const PlanInput& input) {
   Handoff handoff(options, actor, engine, memory, [&](const HandoffEvent& event) {
     if (event.device.event_peak > plan.device_peak) {
       plan.device_peak = event.device.event_peak;
-      plan.device_at_peak = event.device;
+      plan.device_at_peak = event.device.at_event_peak;
     }
     if (event.host.event_peak > plan.host_peak) {
       plan.host_peak = event.host.event_peak;
-      plan.host_at_peak = event.host;
+      plan.host_at_peak = event.host.at_event_peak;
     }
     plan.events.push_back(event);
   });

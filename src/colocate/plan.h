@@ -24,11 +24,11 @@ struct MemoryPlan {
   std::vector<HandoffEvent> events;  // of the start and of one whole turn
   int64_t device_peak = 0;           // bytes
   int64_t host_peak = 0;             // bytes
-  PlaceUsage device_at_peak;      // tags of the event with the device's peak, as that event ended
-  PlaceUsage host_at_peak;        // the same for the host
-  bool trains = true;             // else there is an engine alone
-  int64_t recomputed_blocks = 0;  // at a step of the largest size: ActorOptions' number, or all
-  int64_t blocks = 0;             // of the model, where it trains
+  TagBytes device_at_peak;           // what the device holds at its peak
+  TagBytes host_at_peak;             // the same for the host
+  bool trains = true;                // else there is an engine alone
+  int64_t recomputed_blocks = 0;     // at a step of the largest size: ActorOptions' number, or all
+  int64_t blocks = 0;                // of the model, where it trains
 };
 
 MemoryPlan plan_memory(const PlanInput& input);

@@ -24,11 +24,14 @@ void Ledger::take(Place place, const std::string& tag, int64_t bytes) {
          "{}. "
          "Raise {} or make the job smaller",
          name_of(place), tag, format_bytes(bytes), bytes, format_bytes(limit - usage.total),
-         format_bytes(limit), limit, largest_tags(usage),
+         format_bytes(limit), limit, largest_tags(usage.by_tag),
          place == Place::device ? "--gpu-memory-budget" : "--host-memory-budget");
   usage.by_tag[tag] += bytes;
   usage.total += bytes;
-  usage.event_peak = std::max(usage.event_peak, usage.total);
+  if (usage.total > usage.event_peak) {
+    usage.event_peak = usage.total;
+    usage.at_event_peak = usage.by_tag;
+  }
   usage.peak = std::max(usage.peak, usage.total);
 }
 
@@ -45,16 +48,17 @@ void Ledger::give_back(Place place, const std::string& tag, int64_t bytes) {
 void Ledger::begin_event() {
   for (PlaceUsage& usage : usage_) {
     usage.event_peak = usage.total;
+    usage.at_event_peak = usage.by_tag;
     usage.arrived = 0;
   }
 }
 
-std::string largest_tags(const PlaceUsage& usage, size_t most) {
-  std::vector<std::pair<std::string, int64_t>> tags(usage.by_tag.begin(), usage.by_tag.end());
-  std::stable_sort(tags.begin(), tags.end(),
+std::string largest_tags(const TagBytes& tags, size_t most) {
+  std::vector<std::pair<std::string, int64_t>> sorted(tags.begin(), tags.end());
+  std::stable_sort(sorted.begin(), sorted.end(),
                    [](const auto& a, const auto& b) { return a.second > b.second; });
   std::vector<std::string> words;
-  for (const auto& [tag, bytes] : tags) {
+  for (const auto& [tag, bytes] : sorted) {
     if (words.size() == most) break;
     words.push_back(fmt::format("{} {}", tag, format_bytes(bytes)));
   }

@@ -19,13 +19,17 @@ struct MemoryBudget {
   int64_t host_bytes = INT64_MAX;
 };
 
+/// Bytes per tag; a tag that holds nothing is absent.
+using TagBytes = std::map<std::string, int64_t>;
+
 /// What is used at one place, in bytes.
 struct PlaceUsage {
-  std::map<std::string, int64_t> by_tag;  // bytes per tag; a tag that holds nothing is absent
-  int64_t total = 0;                      // their sum
-  int64_t event_peak = 0;                 // largest total since begin_event()
-  int64_t peak = 0;                       // largest total ever
-  int64_t arrived = 0;                    // copied here from the other place since begin_event()
+  TagBytes by_tag;
+  int64_t total = 0;       // their sum
+  int64_t event_peak = 0;  // largest total since begin_event()
+  TagBytes at_event_peak;  // its tags
+  int64_t peak = 0;        // largest total ever
+  int64_t arrived = 0;     // copied here from the other place since begin_event()
 };
 
 /// Not for several threads: memory comes and goes on the main thread only.
@@ -57,6 +61,6 @@ class Ledger {
 };
 
 /// "actor.params 1.1 GiB, store.optimizer 812.0 MiB": the largest tags, at most `most`.
-std::string largest_tags(const PlaceUsage& usage, size_t most = 4);
+std::string largest_tags(const TagBytes& tags, size_t most = 4);
 
 }  // namespace miles

@@ -41,8 +41,10 @@ std::string tile(const std::string& value, const std::string& name) {
 }
 
 std::string summary(const RunRecord& run) {
-  std::string tiles = tile(
-      format_quantity(static_cast<double>(run.rollout_ids.size()), Quantity::count), "rollouts");
+  // The evaluation before the first rollout has a row of its own, under −1.
+  const auto rollouts = std::ranges::count_if(run.rollout_ids, [](auto id) { return id >= 0; });
+  std::string tiles =
+      tile(format_quantity(static_cast<double>(rollouts), Quantity::count), "rollouts");
   if (const auto* reward = run.find("rollout/raw_reward"))
     tiles += tile(format_quantity(mean_of(recent(*reward)), Quantity::number),
                   fmt::format("reward, mean of last {}", recent(*reward).size()));
@@ -143,10 +145,10 @@ std::string metric_table(const RunRecord& run) {
 std::string report_html(const RunRecord& run) {
   std::string subtitle = "No rollout has finished yet";
   if (!run.rollout_ids.empty())
-    subtitle =
-        run.rollout_ids.size() == 1
-            ? fmt::format("Rollout {}", run.rollout_ids.front())
-            : fmt::format("Rollouts {} to {}", run.rollout_ids.front(), run.rollout_ids.back());
+    subtitle = run.rollout_ids.size() == 1
+                   ? fmt::format("Rollout {}", run.rollout_ids.front())
+                   : fmt::format("Rollouts {} to {}", std::max<int64_t>(0, run.rollout_ids.front()),
+                                 run.rollout_ids.back());
   if (!run.info.device.empty()) subtitle += ", on " + run.info.device;
   std::string body = fmt::format("<h1>{}</h1>\n<p class=\"soft\">{}</p>\n", escape_html(run.name),
                                  escape_html(subtitle));

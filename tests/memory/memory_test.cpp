@@ -57,7 +57,9 @@ TEST_F(MemoryTest, PeaksAreKeptPerEventAndForEver) {
   big.release();
   small.commit();
   EXPECT_EQ(ledger_.usage(Place::host).event_peak, 8192);
+  EXPECT_EQ(ledger_.usage(Place::host).at_event_peak, (TagBytes{{"big", 8192}}));
   ledger_.begin_event();
+  EXPECT_EQ(ledger_.usage(Place::host).at_event_peak, (TagBytes{{"small", 4096}}));
   EXPECT_EQ(ledger_.usage(Place::host).event_peak, 4096);
   EXPECT_EQ(ledger_.usage(Place::host).peak, 8192);
 }
@@ -202,7 +204,7 @@ TEST(Ledger, NamesTheLargestTagsFirst) {
   Ledger ledger;
   ledger.take(Place::host, "small", 10);
   ledger.take(Place::host, "large", 4096);
-  EXPECT_EQ(largest_tags(ledger.usage(Place::host)), "large 4.0 KiB, small 10 B");
+  EXPECT_EQ(largest_tags(ledger.usage(Place::host).by_tag), "large 4.0 KiB, small 10 B");
   EXPECT_DEATH(ledger.give_back(Place::host, "small", 11), "given back");
 }
 
