@@ -1,6 +1,7 @@
 #include "base/file.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -75,6 +76,26 @@ void make_directories(const std::filesystem::path& path) {
   std::filesystem::create_directories(path, error);
   if (error)
     fail(ErrorCode::data, "{}: cannot create the directory: {}", path.string(), error.message());
+}
+
+ClaimedDirectory::ClaimedDirectory(const std::filesystem::path& path, std::string_view flag) {
+  make_directories(path);
+  if (::access(path.c_str(), W_OK | X_OK) != 0)
+    fail(ErrorCode::data, "{} {}: cannot write there: {}", flag, path.string(),
+         std::strerror(errno));
+  fd_ = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd_ < 0)
+    fail(ErrorCode::data, "{} {}: cannot open: {}", flag, path.string(), std::strerror(errno));
+  if (::flock(fd_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return;
+  ::close(fd_);
+  fail(ErrorCode::data,
+       "{} {}: another run that has not ended writes there; wait for its end, or pass another "
+       "directory",
+       flag, path.string());
+}
+
+ClaimedDirectory::~ClaimedDirectory() {
+  ::close(fd_);
 }
 
 void sync_to_disk(const std::filesystem::path& path) {

@@ -18,6 +18,22 @@ void write_file_atomically(const std::filesystem::path& path, std::string_view c
 /// Creates the directory and its parents. Throws Error{data} naming `path`.
 void make_directories(const std::filesystem::path& path);
 
+/// A directory that this process alone writes to, as long as the object lives: it is made if need
+/// be, and locked. The lock ends with the process, however that ends, and is nobody's where the
+/// file system has none.
+class ClaimedDirectory {
+ public:
+  /// `flag`: that named it, for messages. Throws Error{data} when it cannot be made or written to,
+  /// or another process has claimed it.
+  ClaimedDirectory(const std::filesystem::path& path, std::string_view flag);
+  ~ClaimedDirectory();
+  ClaimedDirectory(const ClaimedDirectory&) = delete;
+  ClaimedDirectory& operator=(const ClaimedDirectory&) = delete;
+
+ private:
+  int fd_;
+};
+
 /// Syncs a file's or a directory's content to disk. Throws Error{data}.
 void sync_to_disk(const std::filesystem::path& path);
 

@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 #include <set>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "cli/toml.h"
+#include "text/utf8.h"
 
 namespace miles {
 namespace {
@@ -46,7 +48,9 @@ size_t edits(std::string_view a, std::string_view b) {
 std::string nearest(const CLI::App& app, std::string name) {
   std::replace(name.begin(), name.end(), '_', '-');
   std::string best;
-  size_t fewest = std::max<size_t>(2, name.size() / 3) + 1;
+  if (name.empty()) return best;
+  // A third may be wrong, at least two characters, but never all of them.
+  size_t fewest = std::min(std::max<size_t>(2, name.size() / 3) + 1, name.size());
   for (const CLI::Option* option : app.get_options())
     for (const std::string& known : option->get_lnames()) {
       if (option->get_group().empty()) continue;  // hidden
@@ -67,6 +71,10 @@ class Reader {
   explicit Reader(const CLI::App& app) : app_(app) {}
 
   Arguments read(std::span<const char* const> words) {
+    for (const char* word : words)  // config.toml and checkpoints write it down, in UTF-8
+      if (!is_valid_utf8(word))
+        fail(ErrorCode::flags, "'{}' is not UTF-8, as text and names of files must be",
+             repair_utf8(word));
     read_words({words.begin(), words.end()});
     if (help_) return {.words = {"--help"}, .places = {}};
     if (!unknown_.empty())
@@ -75,7 +83,7 @@ class Reader {
     if (!missing_.empty())
       fail(ErrorCode::flags, "{}: its value is missing; see {} --help", missing_, app_.get_name());
     Arguments arguments;
-    if (!config_.empty()) read_config(arguments);
+    if (config_) read_config(arguments);
     arguments.words.insert(arguments.words.end(), words_.begin(), words_.end());
     return arguments;
   }
@@ -121,7 +129,8 @@ class Reader {
   }
 
   std::string described(const std::string& flag) const {
-    const std::string near = nearest(app_, flag.substr(flag.find_first_not_of('-')));
+    const std::string near =
+        nearest(app_, flag.substr(std::min(flag.find_first_not_of('-'), flag.size())));
     return near.empty() ? flag : fmt::format("{} (is it --{}?)", flag, near);
   }
 
@@ -134,8 +143,8 @@ class Reader {
   }
 
   void read_config(Arguments& arguments) const {
-    for (const TomlEntry& entry : read_toml(content_of(config_), config_)) {
-      const std::string place = fmt::format("{}:{}", config_, entry.line);
+    for (const TomlEntry& entry : read_toml(content_of(*config_), *config_)) {
+      const std::string place = fmt::format("{}:{}", *config_, entry.line);
       const CLI::Option* option = app_.get_option_no_throw("--" + entry.key);
       if (option != nullptr && !option->get_configurable())
         fail(ErrorCode::flags, "{}: {} is for the command line alone", place, entry.key);
@@ -177,7 +186,7 @@ class Reader {
   std::vector<std::string> words_;
   std::vector<std::string> unknown_;    // as they are shown
   std::string missing_;                 // the last flag that has no value
-  std::string config_;                  // FILE of --config
+  std::optional<std::string> config_;   // FILE of --config
   std::set<const CLI::Option*> given_;  // not by the file
   bool help_ = false;
 };

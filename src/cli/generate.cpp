@@ -34,7 +34,8 @@ void add_flags(CommandLine& line, GenerateFlags& flags) {
   app.add_option("--prompt-file", flags.prompt_file, "one prompt: the file's content")
       ->type_name("FILE")
       ->group(group);
-  line.number<int64_t>("--n", flags.n, {.least = 1}, "samples a prompt")->group(group);
+  line.number<int64_t>("--n", flags.n, {.least = 1, .most = 1'000'000}, "samples a prompt")
+      ->group(group);
   line.number<int64_t>("--max-new-tokens", sampling.max_new_tokens, {}, "tokens of a response")
       ->group(group);
   line.number<float>("--temperature", sampling.temperature, {},

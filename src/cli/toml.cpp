@@ -11,7 +11,10 @@ namespace {
 
 class Reader {
  public:
-  Reader(const std::string& content, const std::string& file) : content_(content), file_(file) {}
+  Reader(const std::string& content, const std::string& file) : content_(content), file_(file) {
+    constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+    if (content.starts_with(kByteOrderMark)) at_ = kByteOrderMark.size();
+  }
 
   std::vector<TomlEntry> read() {
     std::vector<TomlEntry> entries;
@@ -71,8 +74,9 @@ class Reader {
       advance();
     }
     entry.key.erase(entry.key.find_last_not_of(" \t\r") + 1);
-    if (entry.key.size() > 1 && entry.key.front() == '"' && entry.key.back() == '"')
-      entry.key = entry.key.substr(1, entry.key.size() - 2);
+    for (const char quote : {'"', '\''})
+      if (entry.key.size() > 1 && entry.key.front() == quote && entry.key.back() == quote)
+        entry.key = entry.key.substr(1, entry.key.size() - 2);
     if (!take('=') || entry.key.empty()) refuse("'{}' is not a line \"name = value\"", entry.key);
     skip_blanks();
     entry.is_array = take('[');

@@ -9,6 +9,7 @@ namespace miles {
 namespace {
 
 constexpr int64_t kMost = 1'000'000'000;
+constexpr int64_t kMostSamples = 10'000'000;  // of a rollout: bytes for so many can be counted
 constexpr int64_t kDefaultGroup = 8;
 
 void check_range(const std::optional<int64_t>& value, const char* flag) {
@@ -95,6 +96,11 @@ BatchSizes resolve_batch_sizes(const BatchSizeFlags& flags) {
   check_range(flags.num_steps_per_rollout, "--num-steps-per-rollout");
   const int64_t n = samples_per_prompt(flags);
   const BatchSizes sizes = flags.rollout_batch_size ? from_rollout(flags, n) : from_steps(flags, n);
+  const int64_t samples = sizes.rollout_batch_size * sizes.n_samples_per_prompt;
+  if (samples > kMostSamples)
+    fail(ErrorCode::flags, "{} × {} is {} samples a rollout; at most {} can be held",
+         shown("--rollout-batch-size", sizes.rollout_batch_size),
+         shown("--n-samples-per-prompt", sizes.n_samples_per_prompt), samples, kMostSamples);
   if (sizes.n_samples_per_prompt == 1 && flags.use == SampleUse::compared_in_groups)
     fail(ErrorCode::flags,
          "--n-samples-per-prompt is 1 (--rollout-batch-size {}, --global-batch-size {}, "

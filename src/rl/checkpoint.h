@@ -2,8 +2,9 @@
 //
 //   SAVE/iter_0000012/           (renamed into place when everything inside is on disk)
 //     trainer.safetensors        weights, optimizer, counts (actor/actor_model.h)
-//     run_state.json             the run's id, last rollout, data position, what a resumed run must
-//     share hf/                        the weights as a Hugging Face directory, with the tokenizer
+//     run_state.json             the run's id, last rollout, data position, and what a resumed run
+//                                must share
+//     hf/                        the weights as a Hugging Face directory, with the tokenizer
 //   SAVE/latest_checkpointed_iteration.txt
 #pragma once
 

@@ -111,11 +111,15 @@ class RewardCommand::Pool {
 
   void check_started() {
     if (has_been_asked_) return;
+    bool all_exited = true;
     for (Slot& slot : slots_) {
       slot.worker->pump();
       log_errors(*slot.worker);
-      if (!slot.worker->has_exited()) return;
+      if (slot.worker->has_exited()) continue;
+      all_exited = false;
+      if (slot.worker->pending_output() > 0) refuse_unasked(*slot.worker);
     }
+    if (!all_exited) return;
     RewardWorker& first = *slots_.front().worker;
     const std::string end = first.kill();
     fail(ErrorCode::data,
@@ -156,6 +160,17 @@ class RewardCommand::Pool {
     std::optional<size_t> request;         // what it works on
     Clock::time_point deadline;            // for that
   };
+
+  /// What it printed would be taken for the reply to its first sample.
+  [[noreturn]] void refuse_unasked(RewardWorker& worker) const {
+    std::string line;
+    worker.take_line(line);
+    fail(ErrorCode::data,
+         "--custom-rm-command '{}' printed{} before it was asked anything; its stdout is for "
+         "replies "
+         "alone, and stderr for what else it has to say",
+         options_.command, line.empty() ? "" : fmt::format(" '{}'", shown(line)));
+  }
 
   void give_work(Slot& slot) {
     if (slot.request || next_ == requests_.size()) return;

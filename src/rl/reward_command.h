@@ -47,7 +47,8 @@ class RewardCommand {
   RewardCommand& operator=(const RewardCommand&) = delete;
 
   /// Throws Error{data} saying how they ended when every worker has ended by itself before any was
-  /// asked: the command cannot start. Does not wait; nothing once a request was sent.
+  /// asked: the command cannot start; or what one printed to stdout, where only replies belong.
+  /// Does not wait; nothing once a request was sent.
   void check_started();
   /// The same, once a command that is not there has had the time to fail.
   void await_start();

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "base/clock.h"
+#include "base/file.h"
 #include "base/interrupt.h"
 #include "base/log.h"
 #include "base/units.h"
@@ -59,6 +60,23 @@ Start find_start(const TrainSetup& setup) {
   return start;
 }
 
+/// The directories that a run writes to, held against other runs.
+class RunDirectories {
+ public:
+  RunDirectories(const TrainConfig& config, const Start& start) {
+    const std::string &run_dir = config.run_dir, &save = config.checkpoint.save;
+    if (!run_dir.empty()) run_dir_.emplace(run_dir, "--run-dir");
+    if (save.empty()) return;
+    const bool same =
+        run_dir_ && std::filesystem::exists(save) && std::filesystem::equivalent(run_dir, save);
+    if (!same) save_.emplace(save, "--save");
+    check_save_directory(save, start.first_rollout);  // another run may just have ended
+  }
+
+ private:
+  std::optional<ClaimedDirectory> run_dir_, save_;
+};
+
 class TrainLoop {
  public:
   TrainLoop(TrainSetup& setup, const std::string& resolved_flags)
@@ -67,6 +85,7 @@ class TrainLoop {
         start_(find_start(setup)),
         last_checkpoint_(start_.checkpoint),
         scorer_(make_scorer(config_)),
+        directories_(config_, start_),
         ledger_(setup.budget),
         memory_{*setup.device, ledger_},
         resolved_flags_(resolved_flags),
@@ -324,6 +343,7 @@ class TrainLoop {
   Start start_;
   std::optional<std::filesystem::path> last_checkpoint_;
   std::unique_ptr<Scorer> scorer_;  // its command starts before anything is loaded
+  RunDirectories directories_;
   Ledger ledger_;
   Memory memory_;
   std::string resolved_flags_;              // config.toml's content

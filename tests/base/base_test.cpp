@@ -59,5 +59,19 @@ TEST(Files, AFailedWriteLeavesTheOldContent) {
   EXPECT_EQ(read_file(dir / "a"), "old");
 }
 
+TEST(Files, ADirectoryIsClaimedOnce) {
+  const test::ScratchDir dir;
+  const auto path = dir / "new" / "run";
+  {
+    const ClaimedDirectory mine(path, "--run-dir");
+    EXPECT_TRUE(std::filesystem::is_directory(path));
+    EXPECT_THROW(ClaimedDirectory(path, "--run-dir"), Error);
+    EXPECT_NO_THROW(ClaimedDirectory(dir / "other", "--run-dir"));
+  }
+  EXPECT_NO_THROW(ClaimedDirectory(path, "--run-dir"));
+  write_file_atomically(dir / "file", "");
+  EXPECT_THROW(ClaimedDirectory(dir / "file", "--run-dir"), Error);
+}
+
 }  // namespace
 }  // namespace miles

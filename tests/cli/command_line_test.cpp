@@ -89,6 +89,8 @@ TEST(CommandLine, NamesUnknownFlagsFirstInTheirOrderWithTheNearest) {
   EXPECT_EQ(error_of({"--lrr", "3", "--lr", "abc", "--batch_count=2", "--xyzzy", "--cuont"}),
             "no such flag: --lrr (is it --lr?), --batch_count (is it --batch-count?), --xyzzy, "
             "--cuont (is it --count?); see miles example --help");
+  EXPECT_EQ(error_of({"--", "---", "--=x", "-x"}),
+            "no such flag: --, ---, --, -x; see miles example --help");
   EXPECT_EQ(error_of({"--fast", "true"}), "no such flag: 'true'; see miles example --help");
   EXPECT_EQ(error_of({"-lr", "1"}), "no such flag: -lr (is it --lr?); see miles example --help");
   Example required;
@@ -98,6 +100,18 @@ TEST(CommandLine, NamesUnknownFlagsFirstInTheirOrderWithTheNearest) {
     ADD_FAILURE();
   } catch (const Error& error) {
     EXPECT_TRUE(std::string(error.what()).starts_with("no such flag: --nmae")) << error.what();
+  }
+}
+
+TEST(CommandLine, RefusesWhatNoFileCouldHold) {
+  EXPECT_EQ(error_of({"--name", "a\xff"}),
+            "'a\uFFFD' is not UTF-8, as text and names of files must be");
+}
+
+TEST(CommandLine, AConfigWithoutANameIsNoConfig) {
+  for (const std::vector<const char*>& words : {std::vector{"--config="}, {"--config", ""}}) {
+    Example example;
+    EXPECT_THROW(example.parse(words), Error);
   }
 }
 

@@ -43,6 +43,13 @@ TEST(Toml, ReadsStringsNumbersAndArraysWithTheirLines) {
   EXPECT_EQ(entries[4].values, std::vector<std::string>{"cuda"});
 }
 
+TEST(Toml, ReadsQuotedKeysAndAByteOrderMark) {
+  const auto entries = read_toml("\xEF\xBB\xBF\"lr\" = 1\n'stop' = 2\n", "f");
+  ASSERT_EQ(entries.size(), 2);
+  EXPECT_EQ(entries[0].key, "lr");
+  EXPECT_EQ(entries[1].key, "stop");
+}
+
 TEST(Toml, GivesBackWhatItWrote) {
   for (const std::string text :
        {"", "plain", "a \"quoted\" \\d+ one", "line\nend\ttab", "[END]", "# no comment", "1e-06",

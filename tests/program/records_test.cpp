@@ -29,6 +29,38 @@ TEST(Records, OfAnotherRunAreNotCutWhereACheckpointGoesOn) {
   EXPECT_EQ(json_lines(dir / "b" / "metrics.jsonl").size(), 4);
 }
 
+TEST(Records, NoTwoRunsWriteToOneDirectoryAtOnce) {
+  const ScratchDir dir;
+  for (const char* flag : {"--run-dir", "--save"}) {
+    const std::string shared = (dir / flag).string();
+    auto flags = with(small_run(dir / "alone"), {"--save", (dir / "save").string()});
+    flags = with(flags, {flag, shared});
+    {
+      const ClaimedDirectory other(shared, flag);
+      const Outcome refused = run_miles(flags);
+      EXPECT_EQ(refused.exit_code, 3) << refused.log;
+      EXPECT_NE(refused.log.find(std::string(flag) + ' ' + shared + ": another run"),
+                std::string::npos)
+          << refused.log;
+      EXPECT_TRUE(fs::is_empty(shared));
+    }
+    EXPECT_EQ(run_miles(flags).exit_code, 0);
+    fs::remove_all(dir / "save");
+  }
+  const std::string both = (dir / "both").string();
+  EXPECT_EQ(run_miles(with(small_run(both), {"--save", both})).exit_code, 0);
+}
+
+TEST(Records, WhereNothingCanBeSavedTheRunDoesNotBegin) {
+  const ScratchDir dir;
+  write_file_atomically(dir / "file", "");
+  const Outcome refused =
+      run_miles(with(small_run(dir / "run"), {"--save", (dir / "file" / "save").string()}));
+  EXPECT_EQ(refused.exit_code, 3) << refused.log;
+  EXPECT_NE(refused.log.find("cannot create the directory"), std::string::npos) << refused.log;
+  EXPECT_FALSE(fs::exists(dir / "run" / "metrics.jsonl"));
+}
+
 TEST(Records, TheConfigStaysWhatTheRunWasStartedWith) {
   const ScratchDir dir;
   const auto flags = with(small_run(dir / "run"), {"--save", (dir / "save").string()});

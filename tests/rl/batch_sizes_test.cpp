@@ -86,6 +86,8 @@ TEST(BatchSizes, TooLittleAndOutOfRangeAreRefused) {
             std::string::npos);
   EXPECT_NE(error_of(flags(8, -8, kUnset, kUnset)).find("--n-samples-per-prompt is -8"),
             std::string::npos);
+  EXPECT_NE(error_of(flags(1'000'000'000, 1'000'000'000, kUnset, kUnset)).find("can be held"),
+            std::string::npos);
 }
 
 }  // namespace

@@ -305,5 +305,18 @@ TEST(RewardCommand, OptionsOutOfRangeAreRefused) {
   EXPECT_THROW(RewardCommand({.command = ""}), Error);
 }
 
+TEST(RewardCommand, SaysSoWhenAWorkerPrintsBeforeItIsAsked) {
+  RewardCommand command({.command = "echo loading; " + worker(kAnswer)});
+  try {
+    command.await_start();
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::data);
+    EXPECT_NE(std::string(error.what()).find("printed 'loading' before it was asked"),
+              std::string::npos)
+        << error.what();
+  }
+}
+
 }  // namespace
 }  // namespace miles
