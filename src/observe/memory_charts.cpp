@@ -145,15 +145,15 @@ void add_peaks(ChartSpec& chart, std::vector<double> between) {
   const double end = at + 1 < chart.x.size() ? chart.x[at + 1] : chart.x[at];
   chart.labels.push_back({(chart.x[at] + end) / 2, highest,
                           fmt::format("peak {}", format_quantity(highest, Quantity::bytes))});
-  chart.series.push_back({"peak until the next event", "text", Mark::thin, std::move(between), {}});
+  chart.series.push_back({"peak", "text", Mark::thin, std::move(between), {}});
 }
 
 std::string memory_chart(const Stretch& stretch, const Memory& memory) {
   const Events events = stretch.events;
   ChartSpec chart = {.title = fmt::format("{}, {}", memory.name, stretch.what),
                      .caption =
-                         "What each tag holds after each event. The thin line is the peak "
-                         "between two events.",
+                         "What each tag holds from one event to the next, at the moment when "
+                         "all hold most.",
                      .x_label = fmt::format("time since {}", stretch.from),
                      .y_label = "held",
                      .x_quantity = Quantity::seconds,
@@ -166,13 +166,13 @@ std::string memory_chart(const Stretch& stretch, const Memory& memory) {
   for (size_t r = 0; r < ranges.size(); ++r) {
     const MemoryEvent& event = events[chosen[r]];
     chart.x.push_back(events[ranges[r].begin].time - stretch.start);
-    chart.x_captions.push_back(fmt::format("after {} of rollout {} ({}), total {}", event.event,
+    chart.x_captions.push_back(fmt::format("after {} of rollout {} ({}), at most {}", event.event,
                                            event.rollout_id, format_seconds(event.seconds),
                                            format_bytes(event.*memory.total)));
   }
   if (events.size() > ranges.size())
-    chart.caption += fmt::format(" Each step is the fullest of about {} events.",
-                                 (events.size() + ranges.size() / 2) / ranges.size());
+    chart.caption += fmt::format(" {} events share {} steps, of which each shows its fullest.",
+                                 events.size(), ranges.size());
   add_tags(chart, events, chosen, memory);
   add_peaks(chart, peaks(events, ranges, memory));
   add_budget(chart, events, memory);
@@ -181,9 +181,9 @@ std::string memory_chart(const Stretch& stretch, const Memory& memory) {
   return svg_chart(chart);
 }
 
-/// The run's events behind one that stands for its start, so that the first peak has its stretch
-/// too.
-std::vector<MemoryEvent> with_start(const std::vector<MemoryEvent>& events) {
+/// The run's events behind one that stands for its start. Each holds what its stretch holds at
+/// most, which the next one tells: a trainer's memory comes and goes between two events.
+std::vector<MemoryEvent> stretches(const std::vector<MemoryEvent>& events) {
   const MemoryEvent& first = events.front();
   std::vector<MemoryEvent> all = {{.event = "the start",
                                    .rollout_id = first.rollout_id,
@@ -191,6 +191,13 @@ std::vector<MemoryEvent> with_start(const std::vector<MemoryEvent>& events) {
                                    .device_budget = first.device_budget,
                                    .host_budget = first.host_budget}};
   all.insert(all.end(), events.begin(), events.end());
+  for (size_t i = 0; i + 1 < all.size(); ++i) {
+    const MemoryEvent& next = all[i + 1];
+    all[i].device_bytes = next.device_at_peak;
+    all[i].device_total = next.device_peak;
+    all[i].host_bytes = next.host_at_peak;
+    all[i].host_total = next.host_peak;
+  }
   return all;
 }
 
@@ -206,7 +213,7 @@ Events last_rollouts(Events events) {
 
 std::string memory_charts(const RunRecord& run) {
   if (run.memory.empty()) return "";
-  const std::vector<MemoryEvent> all = with_start(run.memory);
+  const std::vector<MemoryEvent> all = stretches(run.memory);
   const Events last = last_rollouts(all);
   const std::string close_up = fmt::format("last {} rollouts", kDetailRollouts);
   std::string charts;

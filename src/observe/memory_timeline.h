@@ -26,19 +26,22 @@ struct MemoryEvent {
   std::map<std::string, int64_t> host_bytes = {};    // by tag
   int64_t device_total = 0;                          // bytes, all tags but kDriverTag
   int64_t host_total = 0;                            // bytes, all tags
-  int64_t device_peak = 0;         // bytes, largest device total since the previous event
-  int64_t host_peak = 0;           // bytes, largest host total since the previous event
-  int64_t copied_to_device = 0;    // bytes that came from the host
-  int64_t copied_to_host = 0;      // bytes that came from the device
-  int64_t device_budget = 0;       // bytes; 0: no limit
-  int64_t host_budget = 0;         // bytes; 0: no limit
+  int64_t device_peak = 0;  // bytes, largest device total since the previous event
+  int64_t host_peak = 0;    // bytes, largest host total since the previous event
+  std::map<std::string, int64_t> device_at_peak = {};  // by tag, when device_peak was reached
+  std::map<std::string, int64_t> host_at_peak = {};    // by tag, when host_peak was reached
+  int64_t copied_to_device = 0;                        // bytes that came from the host
+  int64_t copied_to_host = 0;                          // bytes that came from the device
+  int64_t device_budget = 0;                           // bytes; 0: no limit
+  int64_t host_budget = 0;                             // bytes; 0: no limit
   int64_t resident_set_bytes = 0;  // of the whole process, as the kernel counts it
   bool operator==(const MemoryEvent&) const = default;
 };
 
 /// A line of memory.jsonl: fields event, rollout_id, seconds, time, device {tag: bytes}, host {tag:
-/// bytes}, device_total, host_total, device_peak, host_peak, copied_to_device, copied_to_host,
-/// device_budget, host_budget, resident_set.
+/// bytes}, device_total, host_total, device_peak, host_peak, device_at_peak {tag: bytes},
+/// host_at_peak {tag: bytes}, copied_to_device, copied_to_host, device_budget, host_budget,
+/// resident_set.
 nlohmann::ordered_json to_json(const MemoryEvent& event);
 
 /// Reads memory.jsonl; a torn last line is skipped. Throws Error{data} naming path, line and field.

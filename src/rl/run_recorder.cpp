@@ -99,8 +99,9 @@ void RunRecorder::write_config(const std::string& toml) {
 void RunRecorder::handoff(const HandoffEvent& event, int64_t rollout_id,
                           const MemoryBudget& budget) {
   if (!files_) return;
-  auto device = event.device.by_tag;
-  if (event.device_foreign > 0) device[kDriverTag] = event.device_foreign;
+  auto device = event.device.by_tag, device_at_peak = event.device.at_event_peak;
+  if (event.device_foreign > 0)
+    device[kDriverTag] = device_at_peak[kDriverTag] = event.device_foreign;
   const auto limit = [](int64_t bytes) { return bytes == INT64_MAX ? 0 : bytes; };
   files_->memory.append(to_json(MemoryEvent{.event = event.name,
                                             .rollout_id = rollout_id,
@@ -112,6 +113,8 @@ void RunRecorder::handoff(const HandoffEvent& event, int64_t rollout_id,
                                             .host_total = event.host.total,
                                             .device_peak = event.device.event_peak,
                                             .host_peak = event.host.event_peak,
+                                            .device_at_peak = std::move(device_at_peak),
+                                            .host_at_peak = event.host.at_event_peak,
                                             .copied_to_device = event.device.arrived,
                                             .copied_to_host = event.host.arrived,
                                             .device_budget = limit(budget.device_bytes),

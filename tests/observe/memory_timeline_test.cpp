@@ -23,6 +23,8 @@ MemoryEvent example() {
           .host_total = 9,
           .device_peak = 6LL << 32,
           .host_peak = 10,
+          .device_at_peak = {{"actor.params", 6LL << 32}},
+          .host_at_peak = {{"store.weights", 10}},
           .copied_to_device = 13,
           .copied_to_host = 14,
           .device_budget = 8LL << 32,
@@ -36,8 +38,9 @@ TEST(MemoryTimeline, HasExactlyTheDocumentedFields) {
   for (const auto& [name, value] : line.items()) names.push_back(name);
   EXPECT_EQ(names, (std::vector<std::string>{"event", "rollout_id", "seconds", "time", "device",
                                              "host", "device_total", "host_total", "device_peak",
-                                             "host_peak", "copied_to_device", "copied_to_host",
-                                             "device_budget", "host_budget", "resident_set"}));
+                                             "host_peak", "device_at_peak", "host_at_peak",
+                                             "copied_to_device", "copied_to_host", "device_budget",
+                                             "host_budget", "resident_set"}));
   EXPECT_EQ(line.at("device").dump(), R"({"actor.params":21474836480,"workspace":7})");
 }
 

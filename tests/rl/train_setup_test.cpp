@@ -166,6 +166,7 @@ TEST(RunRecorder, ShowsWhatTheDriverHoldsAsATagBesideTheLedger) {
   event.name = "actor.onload";
   event.device.by_tag = {{"actor.params", 5}};
   event.device.total = event.device.event_peak = 5;
+  event.device.at_event_peak = {{"actor.params", 2}, {"actor.activations", 3}};
   event.device.arrived = 3;
   event.host.arrived = 4;
   {
@@ -181,6 +182,8 @@ TEST(RunRecorder, ShowsWhatTheDriverHoldsAsATagBesideTheLedger) {
   EXPECT_EQ(events[1].device_bytes, (Tags{{"actor.params", 5}, {kDriverTag, 700}}));
   EXPECT_EQ(events[1].device_total, 5);
   EXPECT_EQ(events[1].device_peak, 5);
+  EXPECT_EQ(events[1].device_at_peak,
+            (Tags{{"actor.activations", 3}, {"actor.params", 2}, {kDriverTag, 700}}));
   EXPECT_EQ(events[1].copied_to_device, 3);
   EXPECT_EQ(events[1].copied_to_host, 4);
 }
