@@ -17,6 +17,7 @@
 #include "base/error.h"
 #include "base/rng.h"
 #include "base/units.h"
+#include "bench/bench_main.h"
 #include "bench/bench_model.h"
 #include "colocate/handoff.h"
 #include "model/weights_io.h"
@@ -400,10 +401,5 @@ int run(int argc, char** argv) {
 }  // namespace miles::bench
 
 int main(int argc, char** argv) {
-  try {
-    return miles::bench::run(argc, argv);
-  } catch (const miles::Error& error) {
-    fmt::print(stderr, "error: {}\n", error.what());
-    return error.exit_code();
-  }
+  return miles::bench::run_main([&] { return miles::bench::run(argc, argv); });
 }

@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/rng.h"
+#include "bench/bench_main.h"
 #include "memory/arena.h"
 #include "memory/region.h"
 #include "ops/adamw.h"
@@ -367,10 +368,5 @@ int run(int argc, char** argv) {
 }  // namespace miles::bench
 
 int main(int argc, char** argv) {
-  try {
-    return miles::bench::run(argc, argv);
-  } catch (const miles::Error& error) {
-    fmt::print(stderr, "error: {}\n", error.what());
-    return error.exit_code();
-  }
+  return miles::bench::run_main([&] { return miles::bench::run(argc, argv); });
 }
