@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <iostream>
 #include <nlohmann/json.hpp>
 
@@ -73,6 +75,15 @@ nlohmann::ordered_json to_json(const std::string& prompt, const GenerateResult& 
           {"finish_reason", name_of(result.finish.reason)}};
 }
 
+/// The line above response `i`, where there are several.
+std::string heading(size_t i, const GenerateFlags& flags) {
+  const auto n = static_cast<size_t>(flags.n);
+  std::string words;
+  if (flags.prompts.size() > 1) words += fmt::format(" prompt {}", i / n + 1);
+  if (n > 1) words += fmt::format("{} sample {}", words.empty() ? "" : ",", i % n + 1);
+  return words.empty() ? "" : "==" + words + '\n';
+}
+
 }  // namespace
 
 int generate_command(int argc, const char* const* argv) {
@@ -124,7 +135,7 @@ int generate_command(int argc, const char* const* argv) {
                        .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)
                 << '\n';
     else
-      std::cout << results[i].text << '\n';
+      std::cout << heading(i, flags) << results[i].text << '\n';
   }
   log::info("{} responses, {} tokens, {:.0f} tokens/s", results.size(), tokens, tokens / seconds);
   return 0;

@@ -1,5 +1,6 @@
 // miles: RL post-training of language models. This file only finds the command; the main job begins
 // in cli/train.cpp.
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <new>
@@ -64,6 +65,7 @@ int run(int argc, const char* const* argv) {
 
 int main(int argc, char** argv) {
   miles::start_logging(spdlog::level::info);
+  std::signal(SIGXFSZ, SIG_IGN);  // a file larger than `ulimit -f` is a write that fails, and says so
   try {
     return run(argc, argv);
   } catch (const miles::Error& error) {

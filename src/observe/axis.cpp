@@ -69,8 +69,9 @@ Axis make_axis(const AxisOptions& options) {
   }
   if (high <= low) {
     const double margin = low == 0 ? 1 : std::fabs(low) * 0.1;
-    // What cannot be negative does not get an axis that is.
-    low = options.quantity == Quantity::number || low >= margin ? low - margin : 0;
+    // Neither what is 0 throughout nor what cannot be negative gets an axis that is.
+    const bool below = options.quantity == Quantity::number ? low != 0 : low >= margin;
+    low = below ? low - margin : 0;
     high += margin;
   }
   const double largest = std::max(std::fabs(low), std::fabs(high));

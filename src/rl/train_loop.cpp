@@ -215,6 +215,7 @@ class TrainLoop {
     for (const auto& [name, value] : rollout_metrics(samples, advantages))
       if (!supervised || name != "rollout/reward_error") metrics.set(name, value);
     recorder_->samples(samples, advantages);
+    if (!supervised) warn_once_of_equal_rewards(advantages);
 
     handoff_.after_generate();
     handoff_.during("actor.train",
@@ -230,6 +231,19 @@ class TrainLoop {
     if (eval_due_after(rollout_id_)) evaluate(rollout_id_);
     ++summary_.rollouts;
     summary_.last_raw_reward = metrics.find("rollout/raw_reward").value_or(std::nan(""));
+  }
+
+  /// A reward that is the same for all is the commonest way to train for a day on nothing.
+  void warn_once_of_equal_rewards(const std::vector<float>& advantages) {
+    if (warned_of_equal_rewards_ ||
+        std::ranges::any_of(advantages, [](float advantage) { return advantage != 0; }))
+      return;
+    warned_of_equal_rewards_ = true;
+    log::warn(
+        "rollout {}: the rewards within each group are equal, so that all advantages are 0 and the "
+        "reward teaches nothing; samples.jsonl shows what was scored, rollout/zero_std/count how "
+        "many groups are so (said once)",
+        rollout_id_ + 1);
   }
 
   /// What comes after a row (saving, handing back, evaluating) is timed in the next one, as in
@@ -316,16 +330,18 @@ class TrainLoop {
 
   void report_line(const Metrics& metrics) const {
     const auto show = [&](const char* name) { return metrics.find(name).value_or(std::nan("")); };
-    // On policy it is 0 but for rounding, and no "-0.0000".
-    const double loss = std::fabs(show("train/loss")) < 5e-5 ? 0 : show("train/loss");
-    // Supervised learning draws nothing and scores nothing.
+    // Supervised learning draws nothing and scores nothing. On policy the loss is 0 by definition:
+    // what tells how a run fares is whether its entropy collapses.
     const bool supervised = config_.algorithm.loss.type == LossType::sft_loss;
+    const std::string learning = supervised
+                                     ? fmt::format("loss {:.4f}", show("train/loss"))
+                                     : fmt::format("entropy {:.3f}", show("train/entropy_loss"));
     const std::string reward =
         supervised ? "" : fmt::format("  reward {:.3f}", show("rollout/raw_reward"));
     const std::string speed =
         supervised ? "" : fmt::format("  {:.0f} tok/s", show("perf/tokens_per_gpu_per_sec"));
-    log::info("rollout {}/{}{}  loss {:.4f}  grad {:.2g}  len {:.1f}{}  step {}  device peak {}",
-              rollout_id_ + 1, setup_.num_rollout, reward, loss, show("train/grad_norm"),
+    log::info("rollout {}/{}{}  {}  grad {:.2g}  len {:.1f}{}  step {}  device peak {}",
+              rollout_id_ + 1, setup_.num_rollout, reward, learning, show("train/grad_norm"),
               show("rollout/response_len/mean"), speed, format_seconds(show("perf/step_time")),
               format_bytes(ledger_.usage(Place::device).peak));
   }
@@ -341,6 +357,7 @@ class TrainLoop {
   TrainSetup& setup_;
   const TrainConfig& config_;
   Start start_;
+  bool warned_of_equal_rewards_ = false;
   std::optional<std::filesystem::path> last_checkpoint_;
   std::unique_ptr<Scorer> scorer_;  // its command starts before anything is loaded
   RunDirectories directories_;

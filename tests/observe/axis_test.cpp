@@ -62,7 +62,8 @@ TEST(Axis, AnEmptyOrAbsentRangeIsWidened) {
     EXPECT_GE(axis.ticks.size(), 2U) << value;
     EXPECT_LE(axis.ticks.size(), 8U) << value;
   }
-  EXPECT_EQ(make_axis({.low = 0, .high = 0, .quantity = Quantity::bytes}).low, 0);
+  for (const Quantity quantity : {Quantity::number, Quantity::bytes})
+    EXPECT_EQ(make_axis({.low = 0, .high = 0, .quantity = quantity}).low, 0);
   const Axis none = make_axis({.low = std::nan(""), .high = std::nan("")});
   EXPECT_EQ(none.low, 0);
   EXPECT_EQ(none.high, 1);

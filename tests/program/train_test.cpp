@@ -263,6 +263,18 @@ TEST(Train, MasksSamplesWhoseRewardFails) {
   }
 }
 
+TEST(Train, SaysOnceThatEqualRewardsTeachNothing) {
+  const ScratchDir dir;
+  const std::string words = "all advantages are 0";
+  const Outcome varied = run_miles(small_run(dir / "a"));
+  EXPECT_EQ(varied.log.find(words), std::string::npos) << varied.log;
+  const Outcome equal = run_miles(with(small_run(dir / "b"), {"--rm-regex", "no such text"}));
+  ASSERT_EQ(equal.exit_code, 0) << equal.log;
+  const size_t said = equal.log.find(words);
+  ASSERT_NE(said, std::string::npos) << equal.log;
+  EXPECT_EQ(equal.log.find(words, said + 1), std::string::npos) << equal.log;
+}
+
 TEST(Train, SupervisedLearningStartsNoRewardCommandUnlessItEvaluates) {
   const ScratchDir dir;
   const fs::path started = dir / "started";
@@ -312,18 +324,6 @@ TEST(Train, AFreshRunMovesTheRecordsOfTheOneBeforeAside) {
     for (const char* file : {"memory.jsonl", "config.toml", "run.json", "report.html"})
       EXPECT_TRUE(fs::exists(dir / "run" / name / file)) << name << '/' << file;
   }
-}
-
-TEST(Generate, TellsTheStory) {
-  MILES_NEED_SHARED("models/stories260K");
-  const Outcome outcome =
-      run_miles({"generate", "--hf-checkpoint", (shared_dir() / "models/stories260K").string(),
-                 "--prompt", "", "--temperature", "0", "--max-new-tokens", "120"});
-  EXPECT_EQ(outcome.exit_code, 0) << outcome.log;
-  EXPECT_TRUE(outcome.out.starts_with(
-      "Once upon a time, there was a little girl named Lily. She loved to play outside "
-      "in the park. One day, she saw a big, red ball."))
-      << outcome.out;
 }
 
 TEST(Inspect, KnowsModelsRunsAndCheckpoints) {
