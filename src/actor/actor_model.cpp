@@ -1,5 +1,6 @@
 #include "actor/actor_model.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/log.h"
@@ -14,7 +15,7 @@ ActorModel::ActorModel(const ActorOptions& options, const ModelConfig& config,
       memory_(memory),
       copies_(memory.device),
       compute_(memory.device.make_stream(StreamUse::compute)),
-      store_(config, layout, options.placement, options.with_reference, memory, copies_),
+      store_(options_, config, layout, memory, copies_),
       buffers_(options_, config, layout, memory, copies_),
       optimizer_(options.optimizer, config, layout, store_) {}
 
@@ -91,7 +92,7 @@ void ActorModel::onload() {
   store_.weights().onload();
   if (!store_.streamed()) store_.optimizer().onload();
   for (BlockStore* blocks : {&store_.weights().ends, &store_.weights().layers})
-    for (int b = 0; b < blocks->block_count() && (b < 2 || !blocks->streamed()); ++b)
+    for (int b = 0; b < std::min(blocks->block_count(), blocks->resident_count() + 2); ++b)
       blocks->prefetch(b);
   if (options_.placement == ActorPlacement::loaded)
     for (int c = 0; c < store_.optimizer().block_count(); ++c) store_.optimizer().prefetch(c);
@@ -100,6 +101,7 @@ void ActorModel::onload() {
 void ActorModel::clear_memory() {
   compute_->synchronize();
   buffers_.release();
+  store_.gradients().invalidate();  // nobody reads them any more: those on the device need no copy
   store_.gradients().offload();
   store_.release_gradients();
   if (options_.with_reference) store_.reference().offload();  // there only after an exception
@@ -127,7 +129,7 @@ void ActorModel::begin_optimizer() {
 }
 
 void ActorModel::end_optimizer() {
-  if (store_.streamed()) store_.optimizer().offload();
+  if (store_.streamed()) store_.optimizer().offload_window();
 }
 
 void ActorModel::rehearse_train() {
@@ -136,6 +138,10 @@ void ActorModel::rehearse_train() {
     store_.reference().onload();
     store_.reference().offload();
   }
+  begin_optimizer();
+  end_optimizer();
+  if (options_.resident_states == 0) return;
+  begin_compute();  // of the next step, beside the states that stay
   begin_optimizer();
   end_optimizer();
 }

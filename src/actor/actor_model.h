@@ -46,7 +46,7 @@ class ActorModel {
   // --- memory ---
   void onload();        // what a forward needs, and when `loaded` the optimizer's state
   void clear_memory();  // activations, gradients, workspace go
-  void offload();       // nothing of the trainer stays on the device, unless `resident`
+  void offload();       // nothing of the trainer stays on the device, unless placed `resident`
   /// Books and gives back what compute_log_probs and train_step would, and computes nothing.
   void rehearse_train();
   /// The same for save_state.

@@ -12,7 +12,7 @@ namespace miles {
 enum class ActorPlacement {
   resident,  // at rest on the device, never moves (no --offload-train)
   loaded,    // at rest on the host; all of it on the device while the trainer has its turn
-  streamed,  // at rest on the host; block by block through a window
+  streamed,  // at rest on the host; block by block through a window, but for those that stay
 };
 
 struct OptimizerOptions {
@@ -34,6 +34,11 @@ struct ActorOptions {
   /// Blocks that the backward of the largest step recomputes, the first ones; the others keep their
   /// activations. As many as there are, or more: all. A smaller step keeps more in the same memory.
   int64_t recompute_num_layers = INT64_MAX;
+  /// When streamed: what stays on the device for the trainer's whole turn. The weights of the first
+  /// so many layers, with the gradients of their and earlier chunks (WeightStore::chunks()) …
+  int64_t resident_layers = 0;
+  /// … and from the first step on the optimizer's state of the first so many chunks.
+  int64_t resident_states = 0;
   bool with_reference = false;  // keep a frozen copy of the first weights
   OptimizerOptions optimizer;
 };

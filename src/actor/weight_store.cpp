@@ -26,6 +26,17 @@ ChunkState chunk_state(int64_t elements, DType dtype) {
   return state;
 }
 
+std::vector<Chunk> make_chunks(const ParamLayout& layout) {
+  const int64_t largest = layout.layer(0).elements;
+  std::vector<Chunk> chunks;
+  for (int group = -1; group <= layout.layers(); ++group) {
+    const Group& span = group_at(layout, group);
+    for (int64_t done = 0; done < span.elements; done += largest)
+      chunks.push_back({group, done, span.offset + done, std::min(largest, span.elements - done)});
+  }
+  return chunks;
+}
+
 void GroupedWeights::onload() {
   layers.onload();
   ends.onload();
@@ -36,34 +47,38 @@ void GroupedWeights::offload() {
   ends.offload();
 }
 
-WeightStore::WeightStore(const ModelConfig& config, const ParamLayout& layout,
-                         ActorPlacement placement, bool with_reference, Memory memory,
-                         CopyStreams& copies)
+WeightStore::WeightStore(const ActorOptions& options, const ModelConfig& config,
+                         const ParamLayout& layout, Memory memory, CopyStreams& copies)
     : config_(config),
       layout_(layout),
-      placement_(placement),
-      place_(placement == ActorPlacement::resident ? Place::device : Place::host) {
-  const int64_t largest = layout.layer(0).elements;
+      placement_(options.placement),
+      place_(placement_ == ActorPlacement::resident ? Place::device : Place::host),
+      chunks_(make_chunks(layout)) {
   int64_t state_bytes = 0;
   std::vector<BlockSpan> gradient_spans;
   for (int group = -1; group <= layout.layers(); ++group) {
-    first_chunk_.push_back(static_cast<int>(chunks_.size()));
-    const Group& span = group_at(layout, group);
-    for (int64_t done = 0; done < span.elements; done += largest) {
-      const int64_t elements = std::min(largest, span.elements - done);
-      chunks_.push_back({group, done, span.offset + done, elements});
-      const int64_t bytes = chunk_state(elements, config.dtype).bytes;
+    first_chunk_.push_back(static_cast<int>(state_spans_.size()));
+    while (state_spans_.size() < chunks_.size() && chunks_[state_spans_.size()].group == group) {
+      const Chunk& chunk = chunks_[state_spans_.size()];
+      const int64_t bytes = chunk_state(chunk.elements, config.dtype).bytes;
       state_spans_.push_back({state_bytes, bytes});
       state_bytes += bytes;
       gradient_spans.push_back(
-          {(span.offset + done) * size_of(config.dtype), elements * size_of(config.dtype)});
+          {chunk.offset * size_of(config.dtype), chunk.elements * size_of(config.dtype)});
     }
   }
   first_chunk_.push_back(static_cast<int>(chunks_.size()));
 
   const bool on_host = place_ == Place::host;
   const int64_t weight_bytes = layout.elements() * size_of(config.dtype);
-  const int slots = streamed() ? kWindow : 0;
+  const auto keep = [&](int64_t resident) {
+    return streamed() ? Keep{kWindow, static_cast<int>(resident)} : Keep{};
+  };
+  const int64_t kept_layers = std::min(options.resident_layers, layout.layers());
+  const int kept_gradients = kept_layers == 0 ? 0
+                             : kept_layers < layout.layers()
+                                 ? chunks_of(static_cast<int>(kept_layers)).first
+                                 : static_cast<int>(chunks_.size());
   weight_home_ = Region(memory, place_, on_host ? "store.params" : "actor.params", weight_bytes);
   state_home_ =
       Region(memory, place_, on_host ? "store.optimizer" : "actor.optimizer", state_bytes);
@@ -75,45 +90,50 @@ WeightStore::WeightStore(const ModelConfig& config, const ParamLayout& layout,
   weight_home_.commit();
   state_home_.commit();
   if (streamed()) gradient_home_.commit();
-  weights_.emplace(group_weights(memory, copies, weight_home_.data(), "actor.params", slots));
+  weights_.emplace(
+      group_weights(memory, copies, weight_home_.data(), "actor.params", keep(kept_layers)));
+  const Keep states = keep(options.resident_states), gradients = keep(kept_gradients);
   optimizer_.emplace(memory, copies,
                      BlockStoreOptions{.home_place = place_,
                                        .home = state_home_.data(),
                                        .blocks = state_spans_,
                                        .tag = "actor.optimizer",
-                                       .slots = slots});
+                                       .slots = states.slots,
+                                       .resident = states.resident});
   gradients_.emplace(memory, copies,
                      BlockStoreOptions{.home_place = gradient_place,
                                        .home = gradient_home_.data(),
                                        .blocks = std::move(gradient_spans),
                                        .tag = "actor.grads",
-                                       .slots = slots});
-  if (!with_reference) return;
+                                       .slots = gradients.slots,
+                                       .resident = gradients.resident});
+  if (!options.with_reference) return;
   reference_home_ =
       Region(memory, place_, on_host ? "store.reference" : "actor.reference", weight_bytes);
   reference_home_.commit();
   reference_.emplace(
-      group_weights(memory, copies, reference_home_.data(), "actor.reference", kWindow));
+      group_weights(memory, copies, reference_home_.data(), "actor.reference", Keep{kWindow, 0}));
 }
 
 GroupedWeights WeightStore::group_weights(Memory memory, CopyStreams& copies, std::byte* home,
-                                          const std::string& tag, int layer_slots) const {
+                                          const std::string& tag, Keep layers_keep) const {
   const int64_t size = size_of(config_.dtype);
   const auto span = [&](const Group& group) {
     return BlockSpan{group.offset * size, group.elements * size};
   };
   std::vector<BlockSpan> layers;
   for (int64_t l = 0; l < layout_.layers(); ++l) layers.push_back(span(layout_.layer(l)));
-  const auto store = [&](std::vector<BlockSpan> blocks, int slots) {
+  const auto store = [&](std::vector<BlockSpan> blocks, Keep keep) {
     return BlockStore(memory, copies,
                       {.home_place = place_,
                        .home = home,
                        .blocks = std::move(blocks),
                        .tag = tag,
-                       .slots = slots});
+                       .slots = keep.slots,
+                       .resident = keep.resident});
   };
-  return {store(std::move(layers), layer_slots),
-          store({span(layout_.embed()), span(layout_.head())}, 0)};
+  return {store(std::move(layers), layers_keep),
+          store({span(layout_.embed()), span(layout_.head())}, {})};
 }
 
 std::pair<int, int> WeightStore::chunks_of(int group) const {

@@ -4,8 +4,8 @@
 //
 // Two cuts of the same flat vector (model/layout.h):
 //   weights by group    embed │ layer 0 … L-1 │ head: what a forward needs at a time. Layers go
-//                       through a window when streamed; embed and head, needed at both ends of a
-//                       step, stay.
+//                       through a window when streamed, but for the first few where there is room;
+//                       embed and head, needed at both ends of a step, stay.
 //   state by chunk      groups in pieces of at most one layer: what the optimizer needs at a time.
 //                       A chunk holds [low | m | v] together, so that it moves with one copy.
 #pragma once
@@ -41,6 +41,9 @@ struct Chunk {
   int64_t elements = 0;
 };
 
+/// All of them, in order.
+std::vector<Chunk> make_chunks(const ParamLayout& layout);
+
 /// Where the optimizer's state of a chunk lies in its block, bytes.
 struct ChunkState {
   int64_t low = 0;  // [n] u16; nothing with f32 weights
@@ -53,8 +56,8 @@ ChunkState chunk_state(int64_t elements, DType dtype);
 
 class WeightStore {
  public:
-  WeightStore(const ModelConfig& config, const ParamLayout& layout, ActorPlacement placement,
-              bool with_reference, Memory memory, CopyStreams& copies);
+  WeightStore(const ActorOptions& options, const ModelConfig& config, const ParamLayout& layout,
+              Memory memory, CopyStreams& copies);
 
   const std::vector<Chunk>& chunks() const { return chunks_; }
   /// Chunks of a group, first and one past the last.
@@ -81,8 +84,13 @@ class WeightStore {
   bool streamed() const { return placement_ == ActorPlacement::streamed; }
 
  private:
+  /// How a store of blocks that pass through the device is kept.
+  struct Keep {
+    int slots = 0;     // as BlockStoreOptions
+    int resident = 0;  // as BlockStoreOptions
+  };
   GroupedWeights group_weights(Memory memory, CopyStreams& copies, std::byte* home,
-                               const std::string& tag, int layer_slots) const;
+                               const std::string& tag, Keep layers_keep) const;
 
   const ModelConfig& config_;
   const ParamLayout& layout_;

@@ -1,6 +1,7 @@
 #include "colocate/plan.h"
 
 #include <algorithm>
+#include <functional>
 
 #include "base/error.h"
 #include "base/units.h"
@@ -40,24 +41,50 @@ MemoryPlan plan_memory(const PlanInput& input) {
   return plan;
 }
 
+namespace {
+
+/// The largest of 0 … most for which `fits` holds, where it holds for all below; 0 need not.
+int64_t most_that_fits(int64_t most, const std::function<bool(int64_t)>& fits) {
+  int64_t low = 0;
+  while (low < most) {
+    const int64_t middle = most - (most - low) / 2;
+    if (fits(middle))
+      low = middle;
+    else
+      most = middle - 1;
+  }
+  return low;
+}
+
+}  // namespace
+
+void keep_most_resident(PlanInput& input, int64_t device_bytes) {
+  if (input.actor.placement != ActorPlacement::streamed) return;
+  const auto choose = [&](int64_t& option, int64_t most) {
+    option = most_that_fits(most, [&](int64_t value) {
+      option = value;
+      return plan_memory(input).device_peak <= device_bytes;
+    });
+  };
+  choose(input.actor.resident_layers, input.layout.layers());
+  if (input.num_steps_per_rollout > 1)
+    choose(input.actor.resident_states, std::ssize(make_chunks(input.layout)));
+}
+
 MemoryPlan plan_fewest_recomputed(PlanInput input, int64_t device_bytes) {
   const auto plan_with = [&](int64_t recomputed) {
     input.actor.recompute_num_layers = recomputed;
     return plan_memory(input);
   };
-  // The more are recomputed, the less is held: the least that fits is found by halving.
-  int64_t low = 0, high = input.layout.layers();
-  MemoryPlan best = plan_with(high);
-  while (low < high) {
-    const int64_t middle = low + (high - low) / 2;
-    MemoryPlan plan = plan_with(middle);
-    if (plan.device_peak <= device_bytes) {
-      best = std::move(plan);
-      high = middle;
-    } else {
-      low = middle + 1;
-    }
-  }
+  // The more are kept, the more is held.
+  const int64_t blocks = input.layout.layers();
+  MemoryPlan best = plan_with(blocks);
+  most_that_fits(blocks, [&](int64_t kept) {
+    MemoryPlan plan = plan_with(blocks - kept);
+    const bool fits = plan.device_peak <= device_bytes;
+    if (fits) best = std::move(plan);
+    return fits;
+  });
   return best;
 }
 

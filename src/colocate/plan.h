@@ -18,6 +18,7 @@ struct PlanInput {
   EngineOptions engine;
   HandoffOptions handoff;
   bool saves = false;  // whether the run writes checkpoints
+  int64_t num_steps_per_rollout = 1;
 };
 
 struct MemoryPlan {
@@ -30,6 +31,12 @@ struct MemoryPlan {
   int64_t recomputed_blocks = 0;     // at a step of the largest size: ActorOptions' number, or all
   int64_t blocks = 0;                // of the model, where it trains
 };
+
+/// Keeps as much of a streamed trainer's state on the device as leaves the plan within
+/// `device_bytes`: sets resident_layers and, where a turn has several steps (else they would move
+/// as often), resident_states of `input.actor`. A byte of weights that stays saves four copies a
+/// step, one of gradients or states two. Other placements have nothing to choose.
+void keep_most_resident(PlanInput& input, int64_t device_bytes);
 
 MemoryPlan plan_memory(const PlanInput& input);
 

@@ -20,42 +20,71 @@ BlockStore::BlockStore(Memory memory, CopyStreams& copies, BlockStoreOptions opt
       options_(std::move(options)),
       home_written_(options_.blocks.size()) {
   if (in_place()) return;
-  const bool window =
-      options_.slots > 0 && (options_.slots < block_count() || options_.slot_bytes > 0);
-  std::vector<int64_t> sizes;
-  if (window) {
-    int64_t largest = options_.slot_bytes;
-    for (const BlockSpan& block : options_.blocks) largest = std::max(largest, block.bytes);
-    options_.slot_bytes = aligned(largest);
-    sizes.assign(static_cast<size_t>(options_.slots), options_.slot_bytes);
-  } else {
+  const bool has_window =
+      options_.slots > 0 &&
+      (options_.resident + options_.slots < block_count() || options_.slot_bytes > 0);
+  if (!has_window) {
     options_.slots = 0;
-    for (const BlockSpan& block : options_.blocks) sizes.push_back(aligned(block.bytes));
+    options_.resident = block_count();
   }
-  int64_t total = 0;
-  for (const int64_t size : sizes) total += size;
-  slots_region_ = Region(memory, Place::device, options_.tag, total);
-  int64_t offset = 0;
-  for (const int64_t size : sizes) {
-    slots_.emplace_back();
-    slots_.back().data = slots_region_.data() + offset;
-    offset += size;
+  const auto place = [&](const std::vector<int64_t>& sizes) {
+    int64_t total = 0;
+    for (const int64_t size : sizes) total += size;
+    Region region(memory, Place::device, options_.tag, total);
+    int64_t offset = 0;
+    for (const int64_t size : sizes) {
+      slots_.emplace_back();
+      slots_.back().data = region.data() + offset;
+      offset += size;
+    }
+    return region;
+  };
+  int64_t largest = options_.slot_bytes;
+  std::vector<int64_t> resident;
+  for (const BlockSpan& block : options_.blocks) {
+    if (is_resident(static_cast<int>(resident.size())))
+      resident.push_back(aligned(block.bytes));
+    else
+      largest = std::max(largest, block.bytes);
   }
+  options_.slot_bytes = aligned(largest);
+  if (!resident.empty()) resident_region_ = place(resident);
+  window_begin_ = slots_.size();
+  if (options_.slots > 0)
+    window_region_ =
+        place(std::vector<int64_t>(static_cast<size_t>(options_.slots), options_.slot_bytes));
 }
 
-bool BlockStore::streamed() const {
-  return options_.slots > 0;
+bool BlockStore::committed(int block) const {
+  return (is_resident(block) ? resident_region_ : window_region_).committed();
 }
 
 void BlockStore::onload() {
-  if (!in_place()) slots_region_.commit();
+  if (in_place()) return;
+  const bool had_residents = resident_region_.committed();
+  resident_region_.commit();
+  try {
+    window_region_.commit();
+  } catch (...) {  // all of it or nothing
+    if (!had_residents) resident_region_.release();
+    throw;
+  }
 }
 
 void BlockStore::offload() {
-  if (in_place() || !slots_region_.committed()) return;
+  if (!resident_region_.committed() && !window_region_.committed()) return;
   flush();
   invalidate();
-  slots_region_.release();
+  resident_region_.release();
+  window_region_.release();
+}
+
+void BlockStore::offload_window() {
+  if (!window_region_.committed()) return;
+  throw_failure();
+  for (const Event& written : home_written_) written.synchronize();
+  invalidate(window());
+  window_region_.release();
 }
 
 void BlockStore::flush() {
@@ -66,7 +95,11 @@ void BlockStore::flush() {
 }
 
 void BlockStore::invalidate() {
-  for (Slot& slot : slots_) {
+  invalidate(slots_);
+}
+
+void BlockStore::invalidate(std::span<Slot> slots) {
+  for (Slot& slot : slots) {
     MILES_CHECK(slot.leases == 0, "{}: block {} is leased", options_.tag, slot.block);
     // A copy that is still on its way must not land in memory that has been given back.
     slot.loaded.synchronize();
@@ -79,10 +112,10 @@ void BlockStore::invalidate() {
 }
 
 void BlockStore::set_blocks(std::vector<BlockSpan> blocks) {
-  MILES_CHECK(in_place() || streamed(), "{}: blocks of a resident store are fixed", options_.tag);
+  MILES_CHECK(in_place() || options_.resident == 0, "{}: resident blocks are fixed", options_.tag);
   flush();
   invalidate();
-  if (streamed())
+  if (!in_place())
     for (const BlockSpan& block : blocks)
       MILES_CHECK(block.bytes <= options_.slot_bytes, "{}: a block of {} bytes in slots of {}",
                   options_.tag, block.bytes, options_.slot_bytes);
@@ -91,19 +124,19 @@ void BlockStore::set_blocks(std::vector<BlockSpan> blocks) {
 }
 
 BlockStore::Slot* BlockStore::find(int block) {
-  if (!streamed()) {
+  if (is_resident(block)) {
     Slot& slot = slots_[static_cast<size_t>(block)];
     return slot.block == block ? &slot : nullptr;
   }
-  for (Slot& slot : slots_)
+  for (Slot& slot : window())
     if (slot.block == block) return &slot;
   return nullptr;
 }
 
 BlockStore::Slot* BlockStore::claim(int block) {
-  if (!streamed()) return &slots_[static_cast<size_t>(block)];
+  if (is_resident(block)) return &slots_[static_cast<size_t>(block)];
   Slot* oldest = nullptr;
-  for (Slot& slot : slots_)
+  for (Slot& slot : window())
     if (slot.leases == 0 && (oldest == nullptr || slot.last_use < oldest->last_use)) oldest = &slot;
   return oldest;
 }
@@ -133,7 +166,7 @@ void BlockStore::write_back(Slot& slot) {
 
 void BlockStore::prefetch(int block) {
   if (in_place() || block < 0 || block >= block_count() || find(block) != nullptr) return;
-  MILES_CHECK(slots_region_.committed(), "{}: prefetch while offloaded", options_.tag);
+  MILES_CHECK(committed(block), "{}: prefetch while offloaded", options_.tag);
   Slot* slot = claim(block);
   if (slot == nullptr) return;
   load(*slot, block);
@@ -147,7 +180,7 @@ BlockStore::Lease BlockStore::acquire(int block, Access access, Stream& compute)
   const BlockSpan& span = options_.blocks[static_cast<size_t>(block)];
   if (in_place()) return {this, nullptr, options_.home + span.offset, access, &compute};
   throw_failure();
-  MILES_CHECK(slots_region_.committed(), "{}: acquire while offloaded", options_.tag);
+  MILES_CHECK(committed(block), "{}: acquire while offloaded", options_.tag);
   Slot* slot = find(block);
   if (slot == nullptr) {
     slot = claim(block);
@@ -168,7 +201,7 @@ void BlockStore::release(Slot& slot, Access access, Stream& compute) noexcept {
     slot.used = compute.record();
     if (access == Access::read) return;
     slot.dirty = true;
-    if (streamed()) write_back(slot);
+    if (!is_resident(slot.block)) write_back(slot);
   } catch (...) {  // the device has failed: a destructor must not end the program
     failure_ = std::current_exception();
   }

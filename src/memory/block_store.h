@@ -8,14 +8,15 @@
 //   // ~Lease records the event after which the slot may be overwritten
 //
 // Three ways to keep it, one code: a home on the device (leases point into it, nothing is ever
-// copied), a slot for every block (all resident; written back when it leaves), or a window of slots
-// that blocks take turns in (streamed; written back after each use). They give the same bits. The
-// idea of acquire/use/release follows LLMQ's weight streaming (arXiv:2512.15306); here the release
+// copied), a slot for every block (resident; written back when it leaves), or a window of slots
+// that blocks take turns in (streamed; written back after each use). With a window the first few
+// blocks may be resident beside it. All give the same bits. The idea of acquire/use/release follows LLMQ's weight streaming (arXiv:2512.15306); here the release
 // cannot be forgotten.
 #pragma once
 
 #include <exception>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "device/device.h"
@@ -50,7 +51,8 @@ struct BlockStoreOptions {
   std::byte* home = nullptr;  // not owned; committed by its owner while blocks are used
   std::vector<BlockSpan> blocks;
   std::string tag;         // of the slots on the device
-  int slots = 0;           // 0, or at least the number of blocks: one for each
+  int slots = 0;           // of the window; 0: none, all blocks are resident
+  int resident = 0;        // with a window: the first so many blocks have slots of their own
   int64_t slot_bytes = 0;  // of a window's slots; 0: the largest of `blocks`
 };
 
@@ -65,6 +67,8 @@ class BlockStore {
   /// Writes back what has changed, waits for it, and gives the slots' memory back. No-op when it is
   /// gone.
   void offload();
+  /// Gives the window's memory back; resident blocks stay. onload() brings it again.
+  void offload_window();
   /// Writes back what has changed and waits: afterwards the home holds the newest of every block.
   void flush();
   /// Forgets what the slots hold, because the home has changed under them. No lease may be out.
@@ -80,8 +84,8 @@ class BlockStore {
   [[nodiscard]] Lease acquire(int block, Access access, Stream& compute);
 
   int block_count() const { return static_cast<int>(options_.blocks.size()); }
-  bool streamed() const;  // a window of slots, written back after each use
-  int64_t device_bytes() const { return slots_region_.bytes(); }
+  int resident_count() const { return options_.resident; }  // the first ones; without a window all
+  int64_t device_bytes() const { return resident_region_.bytes() + window_region_.bytes(); }
 
  private:
   struct Slot {
@@ -96,6 +100,10 @@ class BlockStore {
   };
 
   bool in_place() const { return options_.home_place == Place::device; }
+  bool is_resident(int block) const { return block < options_.resident; }
+  std::span<Slot> window() { return std::span(slots_).subspan(window_begin_); }
+  bool committed(int block) const;  // the memory of the block's slot
+  void invalidate(std::span<Slot> slots);
   Slot* find(int block);
   Slot* claim(int block);  // a free slot for the block; null when all are leased
   void load(Slot& slot, int block);
@@ -106,8 +114,10 @@ class BlockStore {
   CopyStreams* copies_;
   Ledger* ledger_;  // where copies are noted
   BlockStoreOptions options_;
-  Region slots_region_;
-  std::vector<Slot> slots_;
+  Region resident_region_;
+  Region window_region_;
+  std::vector<Slot> slots_;          // resident blocks' by number, then the window's
+  size_t window_begin_ = 0;          // in slots_
   std::vector<Event> home_written_;  // [blocks]: the block's last copy to the home is done
   int64_t uses_ = 0;
   std::exception_ptr failure_;  // of a release, which cannot throw: thrown by what comes next

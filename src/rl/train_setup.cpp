@@ -207,8 +207,8 @@ int64_t there_is(const MemoryPlan& plan, const Device& device) {
 
 }  // namespace
 
-int64_t room_for_activations(const TrainConfig& config, const MemoryPlan& least,
-                             const MemoryBudget& budget, const Device& device) {
+int64_t room_to_fill(const TrainConfig& config, const MemoryPlan& least, const MemoryBudget& budget,
+                     const Device& device) {
   const bool fills = device.kind() == DeviceKind::cuda &&
                      placement_of(config.colocate.handoff) != ActorPlacement::streamed;
   int64_t room = 0;
@@ -285,6 +285,20 @@ void keep_labelled_prompts(DataSource& data, const std::string& path, const Rewa
               needed);
 }
 
+namespace {
+
+/// Of a trainer that streams, for the line of the plan: what need not.
+std::string what_stays(const PlanInput& input) {
+  if (input.actor.resident_layers == 0) return "";
+  const int64_t chunks = std::ssize(make_chunks(input.layout));
+  return fmt::format(
+      "; while the trainer has its turn, weights and gradients of {} blocks and {}% of the "
+      "optimizer's state stay on the device",
+      input.actor.resident_layers, 100 * input.actor.resident_states / chunks);
+}
+
+}  // namespace
+
 TrainSetup prepare_training(TrainConfig config) {
   check_algorithm(config);
   ModelSource model = ModelSource::resolve(config.model);
@@ -310,27 +324,29 @@ TrainSetup prepare_training(TrainConfig config) {
   }
 
   const int64_t num_rollout = resolve_num_rollout(config, data);
-  ActorOptions actor = actor_options(config, model.config(), num_rollout);
   const EngineOptions engine = engine_options(config, model.config(), eval_sets, device->kind());
   const MemoryBudget budget = resolve_budget(config.device, *device);
-  const PlanInput input{.device = *device,
-                        .config = model.config(),
-                        .layout = layout,
-                        .actor = actor,
-                        .engine = engine,
-                        .handoff = config.colocate.handoff,
-                        .saves = !config.checkpoint.save.empty()};
+  PlanInput input{.device = *device,
+                  .config = model.config(),
+                  .layout = layout,
+                  .actor = actor_options(config, model.config(), num_rollout),
+                  .engine = engine,
+                  .handoff = config.colocate.handoff,
+                  .saves = !config.checkpoint.save.empty(),
+                  .num_steps_per_rollout = config.batch.num_steps_per_rollout};
   MemoryPlan plan = plan_memory(input);
   check_fits(plan, budget);
   check_device_has(plan, *device);
-  if (!config.recompute_num_layers)  // what has just been checked keeps none
-    plan = plan_fewest_recomputed(input, room_for_activations(config, plan, budget, *device));
-  actor.recompute_num_layers = plan.recomputed_blocks;
+  // What has just been checked keeps as little on the device as there can be.
+  const int64_t room = room_to_fill(config, plan, budget, *device);
+  keep_most_resident(input, room);
+  plan = config.recompute_num_layers ? plan_memory(input) : plan_fewest_recomputed(input, room);
+  input.actor.recompute_num_layers = plan.recomputed_blocks;
   log::info("device: {}", device->name());
-  log::info("memory plan: device {} of {}, host {} of {}; {} of {} blocks are recomputed",
+  log::info("memory plan: device {} of {}, host {} of {}; {} of {} blocks are recomputed{}",
             format_bytes(plan.device_peak), format_bytes(budget.device_bytes),
             format_bytes(plan.host_peak), format_bytes(budget.host_bytes), plan.recomputed_blocks,
-            plan.blocks);
+            plan.blocks, what_stays(input));
   return {.config = std::move(config),
           .model = std::move(model),
           .reference = std::move(reference),
@@ -339,7 +355,7 @@ TrainSetup prepare_training(TrainConfig config) {
           .data = std::move(data),
           .eval_sets = std::move(eval_sets),
           .num_rollout = num_rollout,
-          .actor = actor,
+          .actor = input.actor,
           .engine = engine,
           .budget = budget,
           .device = std::move(device),

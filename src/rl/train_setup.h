@@ -47,12 +47,13 @@ std::unique_ptr<Device> make_device(DeviceChoice choice);
 /// what driver and libraries will still take.
 MemoryBudget resolve_budget(const DeviceConfig& config, const Device& device);
 
-/// How much of the device a run may hold to keep activations when --recompute-num-layers is left
-/// open, bytes; `least` is the plan that keeps none. The budget where one was given. Without, what
-/// `least` takes anyway: memory that nobody spoke of stays free. A GPU's is there to be used,
-/// unless the trainer streams, which is asked for to hold little: nine tenths of what is free.
-int64_t room_for_activations(const TrainConfig& config, const MemoryPlan& least,
-                             const MemoryBudget& budget, const Device& device);
+/// How much of the device a run may hold for speed alone, bytes: streamed state that stays, and
+/// activations when --recompute-num-layers is left open. `least` is the plan without any. The
+/// budget where one was given. Without, what `least` takes anyway: memory that nobody spoke of
+/// stays free. A GPU's is there to be used, unless the trainer streams, which is asked for to hold
+/// little: nine tenths of what is free.
+int64_t room_to_fill(const TrainConfig& config, const MemoryPlan& least, const MemoryBudget& budget,
+                     const Device& device);
 
 /// Throws Error{budget} when there is less than the plan needs, whatever the budget says.
 void check_device_has(const MemoryPlan& plan, const Device& device);

@@ -1,5 +1,6 @@
 // Where the trainer keeps its state, and which activations it keeps, changes no bit of what it
 // computes.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -110,6 +111,62 @@ TEST_P(Placement, LeavingTheDeviceBetweenStepsChangesNoBit) {
       expect_equal(run(config(), actor_options(placement), between), expected);
     }
   }
+}
+
+TEST_P(Placement, StateThatStaysChangesNoBit) {
+  const Trace expected = run(config(), actor_options(ActorPlacement::resident), Between::nothing);
+  const ParamLayout layout(config());
+  const int64_t layers = layout.layers(), chunks = std::ssize(make_chunks(layout));
+  ASSERT_GT(chunks, layers);
+  for (const auto& [resident_layers, resident_states] : {std::pair<int64_t, int64_t>{1, 0},
+                                                         {0, 1},
+                                                         {2, 3},
+                                                         {layers - 1, chunks - 1},
+                                                         {layers, 0},
+                                                         {layers, chunks}}) {
+    for (const Between between : {Between::nothing, Between::clear, Between::offload}) {
+      SCOPED_TRACE(fmt::format("{} layers and {} states, then {}", resident_layers, resident_states,
+                               static_cast<int>(between)));
+      ActorOptions options = actor_options(ActorPlacement::streamed);
+      options.resident_layers = resident_layers;
+      options.resident_states = resident_states;
+      expect_equal(run(config(), options, between), expected);
+    }
+  }
+}
+
+TEST_P(Placement, StateThatStaysIsCopiedOnceATurn) {
+  // Bytes that the second step of a turn brings to the device and takes from it.
+  const auto copied = [&](int64_t layers, int64_t states) {
+    ActorOptions options = actor_options(ActorPlacement::streamed);
+    options.resident_layers = layers;
+    options.resident_states = states;
+    ActorRig rig(config(), options);
+    rig.actor.onload();
+    const auto samples = some_samples();
+    EXPECT_FALSE(rig.actor.train_step(samples, full_loss()).skipped);
+    rig.ledger.begin_event();
+    EXPECT_FALSE(rig.actor.train_step(samples, full_loss()).skipped);
+    return std::pair{rig.ledger.usage(Place::device).arrived,
+                     rig.ledger.usage(Place::host).arrived};
+  };
+  const ParamLayout layout(config());
+  const std::vector<Chunk> chunks = make_chunks(layout);
+  const int64_t size = size_of(config().dtype), all = layout.layers();
+  int64_t layer_bytes = 0, gradient_bytes = 0, state_bytes = 0;
+  for (int64_t l = 0; l < all; ++l) layer_bytes += layout.layer(l).elements * size;
+  for (const Chunk& chunk : chunks) {
+    gradient_bytes += chunk.elements * size;
+    state_bytes += chunk_state(chunk.elements, config().dtype).bytes;
+  }
+  const auto [in, out] = copied(0, 0);
+  const auto [in_layers, out_layers] = copied(all, 0);
+  // Forward, backward and optimizer read the weights, of which a window spares two layers each way.
+  EXPECT_LT(in_layers, in - 2 * layer_bytes);
+  EXPECT_EQ(out_layers, out - layer_bytes - gradient_bytes);
+  const auto [in_all, out_all] = copied(all, std::ssize(chunks));
+  EXPECT_EQ(in_all, in_layers - state_bytes);
+  EXPECT_EQ(out_all, out_layers - state_bytes);
 }
 
 TEST_P(Placement, KeepingActivationsChangesNoBit) {

@@ -62,10 +62,12 @@ class ColocateRig {
     HandoffOptions handoff = {};
     MemoryBudget budget = {};
     Device* engine_device = nullptr;  // another one than the actor's
+    int steps = 1;                    // of training in a turn
   };
 
   explicit ColocateRig(const Setup& setup)
-      : config(setup.config),
+      : steps(setup.steps),
+        config(setup.config),
         ledger(setup.budget),
         actor(setup.actor, config, layout, {*device, ledger}),
         engine(setup.engine, config, layout,
@@ -101,7 +103,7 @@ class ColocateRig {
       const LossOptions loss = full_loss();
       const auto reference = actor.log_probs(Policy::reference, samples, loss.temperature);
       for (size_t s = 0; s < samples.size(); ++s) samples[s].ref_log_probs = reference[s];
-      result = actor.train_step(samples, loss);
+      for (int step = 0; step < steps; ++step) result = actor.train_step(samples, loss);
     });
     return result;
   }
@@ -132,6 +134,7 @@ class ColocateRig {
     return names;
   }
 
+  const int steps;
   const ModelConfig config;
   const ParamLayout layout{config};
   const Tokenizer tokenizer = Tokenizer::bytes();

@@ -81,6 +81,48 @@ TEST_P(Plan, EveryEventIsThatOfARunThatKeepsActivations) {
   }
 }
 
+TEST_P(Plan, EveryEventIsThatOfARunWhoseStateStays) {
+  setup_.steps = 2;
+  for (const auto& [layers, states] : {std::pair{1, 0}, {2, 3}, {4, 100}}) {
+    SCOPED_TRACE(layers);
+    setup_.actor.resident_layers = layers;
+    setup_.actor.resident_states = states;
+    expect_every_event();
+  }
+}
+
+TEST_P(Plan, KeepsAsMuchStateAsTheRoomAllows) {
+  const ParamLayout layout(setup_.config);
+  const auto device = test::make_test_device();
+  PlanInput input{.device = *device,
+                  .config = setup_.config,
+                  .layout = layout,
+                  .actor = setup_.actor,
+                  .engine = setup_.engine,
+                  .handoff = setup_.handoff};
+  const int64_t least = plan_memory(input).device_peak, plenty = least + (int64_t{1} << 30);
+  const bool streamed = setup_.actor.placement == ActorPlacement::streamed;
+  const int64_t layers = streamed ? layout.layers() : 0;
+  const int64_t chunks = streamed ? std::ssize(make_chunks(layout)) : 0;
+  keep_most_resident(input, plenty);
+  EXPECT_EQ(input.actor.resident_layers, layers);
+  EXPECT_EQ(input.actor.resident_states, 0);  // one step a turn would move them as often
+  input.num_steps_per_rollout = 2;
+  keep_most_resident(input, plenty);
+  EXPECT_EQ(input.actor.resident_states, chunks);
+  if (!streamed) return;
+  const int64_t most = plan_memory(input).device_peak;
+  int64_t kept = -1;
+  for (int part = 0; part <= 8; ++part) {
+    const int64_t room = least + (most - least) * part / 8;
+    keep_most_resident(input, room);
+    EXPECT_LE(plan_memory(input).device_peak, room);
+    EXPECT_GE(input.actor.resident_layers + input.actor.resident_states, kept);
+    kept = input.actor.resident_layers + input.actor.resident_states;
+  }
+  EXPECT_EQ(kept, layers + chunks);
+}
+
 TEST_P(Plan, CountsWhatSavingTakes) {
   const MemoryPlan planned = plan(/*saves=*/true);
   setup_.budget = {.device_bytes = planned.device_peak, .host_bytes = planned.host_peak};

@@ -81,6 +81,7 @@ struct StoreCase {
   const char* name;
   Place home;
   int slots;
+  int resident = 0;
 };
 
 class BlockStoreTest : public MemoryTest, public testing::WithParamInterface<StoreCase> {
@@ -98,7 +99,8 @@ class BlockStoreTest : public MemoryTest, public testing::WithParamInterface<Sto
                               .home = home_.data(),
                               .blocks = {},
                               .tag = "slots",
-                              .slots = GetParam().slots};
+                              .slots = GetParam().slots,
+                              .resident = GetParam().resident};
     for (int i = 0; i < kBlocks; ++i) options.blocks.push_back({i * kBytes, kBytes});
     return options;
   }
@@ -197,7 +199,8 @@ INSTANTIATE_TEST_SUITE_P(Stores, BlockStoreTest,
                          testing::Values(StoreCase{"InPlace", Place::device, 0},
                                          StoreCase{"Resident", Place::host, 0},
                                          StoreCase{"WindowOfTwo", Place::host, 2},
-                                         StoreCase{"WindowOfThree", Place::host, 3}),
+                                         StoreCase{"WindowOfThree", Place::host, 3},
+                                         StoreCase{"WindowOfTwoAndTwoResident", Place::host, 2, 2}),
                          [](const auto& info) { return info.param.name; });
 
 TEST(Ledger, NamesTheLargestTagsFirst) {

@@ -132,8 +132,12 @@ TEST(Train, KeepsActivationsAsFarAsItsMemoryGoes) {
   // Left open, it costs nothing that was not said to be there.
   job("open", {});
   EXPECT_EQ(device_peak_of(dir / "open"), least);
-  EXPECT_EQ(recomputed(job("budget", {"--gpu-memory-budget", std::to_string(most)})), "0");
-  EXPECT_EQ(device_peak_of(dir / "budget"), most);
+  // A budget is filled: with what streams, then with activations.
+  const int64_t plenty = 2 * most;
+  EXPECT_EQ(recomputed(job("budget", {"--gpu-memory-budget", std::to_string(plenty)})), "0");
+  EXPECT_GE(device_peak_of(dir / "budget"), most);
+  EXPECT_LE(device_peak_of(dir / "budget"), plenty);
+  EXPECT_EQ(numbers_of(dir / "budget"), numbers_of(dir / "all"));
   EXPECT_NE(read_file(dir / "budget" / "config.toml").find("recompute-num-layers = 0\n"),
             std::string::npos);
   if (most == least) return;  // on a GPU, whose pages are larger than this model's activations
@@ -266,7 +270,8 @@ TEST(Train, MasksSamplesWhoseRewardFails) {
 TEST(Train, SaysOnceThatEqualRewardsTeachNothing) {
   const ScratchDir dir;
   const std::string words = "all advantages are 0";
-  const Outcome varied = run_miles(small_run(dir / "a"));
+  const Outcome varied = run_miles(
+      with(small_run(dir / "a"), {"--rollout-batch-size", "4", "--n-samples-per-prompt", "16"}));
   EXPECT_EQ(varied.log.find(words), std::string::npos) << varied.log;
   const Outcome equal = run_miles(with(small_run(dir / "b"), {"--rm-regex", "no such text"}));
   ASSERT_EQ(equal.exit_code, 0) << equal.log;

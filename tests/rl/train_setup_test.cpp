@@ -107,10 +107,10 @@ const HandoffOptions kStreamed{
     .offload_train = true, .offload_rollout = true, .peak_device = PeakDevice::gpu};
 
 int64_t room(const TrainConfig& config, const MemoryPlan& least, const Device& device) {
-  return room_for_activations(config, least, resolve_budget(config.device, device), device);
+  return room_to_fill(config, least, resolve_budget(config.device, device), device);
 }
 
-TEST(RoomForActivations, IsTheBudgetWhereOneIsGiven) {
+TEST(RoomToFill, IsTheBudgetWhereOneIsGiven) {
   const auto cpu = make_cpu_device();
   const MemoryPlan least = least_plan(kGiB / 4, kGiB / 8);
   for (const HandoffOptions& handoff : {HandoffOptions{}, kStreamed}) {
@@ -120,7 +120,7 @@ TEST(RoomForActivations, IsTheBudgetWhereOneIsGiven) {
   }
 }
 
-TEST(RoomForActivations, IsWhatIsTakenAnywayWhereNobodySpokeOfMore) {
+TEST(RoomToFill, IsWhatIsTakenAnywayWhereNobodySpokeOfMore) {
   const auto cpu = make_cpu_device();
   const MemoryPlan least = least_plan(kGiB, kGiB);
   EXPECT_EQ(room(config_of({}, {}), least, *cpu), kGiB);
@@ -128,7 +128,7 @@ TEST(RoomForActivations, IsWhatIsTakenAnywayWhereNobodySpokeOfMore) {
   EXPECT_EQ(room(config_of({}, kStreamed), least, Gpu24(kGiB)), kGiB);
 }
 
-TEST(RoomForActivations, IsMostOfAGpuThatTheTrainerStaysOn) {
+TEST(RoomToFill, IsMostOfAGpuThatTheTrainerStaysOn) {
   for (const HandoffOptions& handoff :
        {HandoffOptions{}, HandoffOptions{.offload_train = true, .offload_rollout = true}}) {
     const int64_t bytes = room(config_of({}, handoff), least_plan(kGiB, kGiB), Gpu24(4 * kGiB));
@@ -139,7 +139,7 @@ TEST(RoomForActivations, IsMostOfAGpuThatTheTrainerStaysOn) {
   EXPECT_EQ(room(config_of({}, {}), least_plan(7 * kGiB, 0), Gpu24(16 * kGiB)), 7 * kGiB);
 }
 
-TEST(RoomForActivations, EndsWhereTheDeviceDoes) {
+TEST(RoomToFill, EndsWhereTheDeviceDoes) {
   EXPECT_EQ(room(config_of(40 * kGiB, {}), least_plan(kGiB, kGiB), Gpu24(3 * kGiB)), 21 * kGiB);
   // On the CPU both memories are one.
   const auto cpu = make_cpu_device();
