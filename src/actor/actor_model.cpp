@@ -91,11 +91,15 @@ Tensor ActorModel::read_weights(const Region& staging, int64_t first, int64_t co
 void ActorModel::onload() {
   store_.weights().onload();
   if (!store_.streamed()) store_.optimizer().onload();
-  for (BlockStore* blocks : {&store_.weights().ends, &store_.weights().layers})
-    for (int b = 0; b < std::min(blocks->block_count(), blocks->resident_count() + 2); ++b)
-      blocks->prefetch(b);
-  if (options_.placement == ActorPlacement::loaded)
-    for (int c = 0; c < store_.optimizer().block_count(); ++c) store_.optimizer().prefetch(c);
+  // A streamed trainer's first blocks, which the forward needs at once; the others while it runs.
+  // More on its way now would hold up whatever gives memory back meanwhile.
+  const auto bring = [&](BlockStore& blocks) {
+    const int count = store_.streamed() ? std::min(2, blocks.block_count()) : blocks.block_count();
+    for (int b = 0; b < count; ++b) blocks.prefetch(b);
+  };
+  bring(store_.weights().ends);
+  bring(store_.weights().layers);
+  if (!store_.streamed()) bring(store_.optimizer());
 }
 
 void ActorModel::clear_memory() {

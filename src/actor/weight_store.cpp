@@ -54,45 +54,40 @@ WeightStore::WeightStore(const ActorOptions& options, const ModelConfig& config,
       placement_(options.placement),
       place_(placement_ == ActorPlacement::resident ? Place::device : Place::host),
       chunks_(make_chunks(layout)) {
-  int64_t state_bytes = 0;
-  std::vector<BlockSpan> gradient_spans;
-  for (int group = -1; group <= layout.layers(); ++group) {
-    first_chunk_.push_back(static_cast<int>(state_spans_.size()));
-    while (state_spans_.size() < chunks_.size() && chunks_[state_spans_.size()].group == group) {
-      const Chunk& chunk = chunks_[state_spans_.size()];
-      const int64_t bytes = chunk_state(chunk.elements, config.dtype).bytes;
-      state_spans_.push_back({state_bytes, bytes});
-      state_bytes += bytes;
-      gradient_spans.push_back(
-          {chunk.offset * size_of(config.dtype), chunk.elements * size_of(config.dtype)});
-    }
-  }
-  first_chunk_.push_back(static_cast<int>(chunks_.size()));
-
-  const bool on_host = place_ == Place::host;
+  for (int group = -1; group <= layout.layers() + 1; ++group)
+    first_chunk_.push_back(static_cast<int>(
+        std::ranges::count_if(chunks_, [&](const Chunk& chunk) { return chunk.group < group; })));
   const int64_t weight_bytes = layout.elements() * size_of(config.dtype);
-  const auto keep = [&](int64_t resident) {
-    return streamed() ? Keep{kWindow, static_cast<int>(resident)} : Keep{};
+  const auto home = [&](const char* what) {
+    return (place_ == Place::host ? "store." : "actor.") + std::string(what);
   };
-  const int64_t kept_layers = std::min(options.resident_layers, layout.layers());
-  const int kept_gradients = kept_layers == 0 ? 0
-                             : kept_layers < layout.layers()
-                                 ? chunks_of(static_cast<int>(kept_layers)).first
-                                 : static_cast<int>(chunks_.size());
-  weight_home_ = Region(memory, place_, on_host ? "store.params" : "actor.params", weight_bytes);
-  state_home_ =
-      Region(memory, place_, on_host ? "store.optimizer" : "actor.optimizer", state_bytes);
-  // Streamed gradients leave block by block; otherwise they stay on the device until the step is
-  // done.
-  const Place gradient_place = streamed() ? Place::host : Place::device;
-  gradient_home_ =
-      Region(memory, gradient_place, streamed() ? "store.grads" : "actor.grads", weight_bytes);
+  weight_home_ = Region(memory, place_, home("params"), weight_bytes);
   weight_home_.commit();
+  weights_.emplace(group_weights(memory, copies, weight_home_.data(), "actor.params",
+                                 keep(std::min(options.resident_layers, layout.layers()))));
+  make_optimizer(options, home("optimizer"), memory, copies);
+  make_gradients(options, memory, copies);
+  if (!options.with_reference) return;
+  reference_home_ = Region(memory, place_, home("reference"), weight_bytes);
+  reference_home_.commit();
+  reference_.emplace(group_weights(memory, copies, reference_home_.data(), "actor.reference",
+                                   Keep{.slots = kWindow}));
+}
+
+WeightStore::Keep WeightStore::keep(int64_t resident) const {
+  return streamed() ? Keep{kWindow, static_cast<int>(resident)} : Keep{};
+}
+
+void WeightStore::make_optimizer(const ActorOptions& options, const std::string& home_tag,
+                                 Memory memory, CopyStreams& copies) {
+  int64_t bytes = 0;
+  for (const Chunk& chunk : chunks_) {
+    state_spans_.push_back({bytes, chunk_state(chunk.elements, config_.dtype).bytes});
+    bytes += state_spans_.back().bytes;
+  }
+  state_home_ = Region(memory, place_, home_tag, bytes);
   state_home_.commit();
-  if (streamed()) gradient_home_.commit();
-  weights_.emplace(
-      group_weights(memory, copies, weight_home_.data(), "actor.params", keep(kept_layers)));
-  const Keep states = keep(options.resident_states), gradients = keep(kept_gradients);
+  const Keep states = keep(options.resident_states);
   optimizer_.emplace(memory, copies,
                      BlockStoreOptions{.home_place = place_,
                                        .home = state_home_.data(),
@@ -100,19 +95,33 @@ WeightStore::WeightStore(const ActorOptions& options, const ModelConfig& config,
                                        .tag = "actor.optimizer",
                                        .slots = states.slots,
                                        .resident = states.resident});
+}
+
+void WeightStore::make_gradients(const ActorOptions& options, Memory memory, CopyStreams& copies) {
+  // Streamed ones leave for the host, but for those that live and die in their slots; otherwise all
+  // stay on the device until the step is done.
+  const Keep kept = keep(options.resident_layers == 0 ? 0
+                         : options.resident_layers < layout_.layers()
+                             ? chunks_of(static_cast<int>(options.resident_layers)).first
+                             : std::ssize(chunks_));
+  const auto first = static_cast<size_t>(kept.resident);
+  const int64_t begin = first < chunks_.size() ? chunks_[first].offset : layout_.elements();
+  const int64_t size = size_of(config_.dtype);
+  std::vector<BlockSpan> spans;
+  for (const Chunk& chunk : chunks_)
+    spans.push_back({std::max<int64_t>(0, chunk.offset - begin) * size, chunk.elements * size});
+  const Place place = streamed() ? Place::host : Place::device;
+  gradient_home_ = Region(memory, place, streamed() ? "store.grads" : "actor.grads",
+                          (layout_.elements() - begin) * size);
+  if (streamed()) gradient_home_.commit();
   gradients_.emplace(memory, copies,
-                     BlockStoreOptions{.home_place = gradient_place,
+                     BlockStoreOptions{.home_place = place,
                                        .home = gradient_home_.data(),
-                                       .blocks = std::move(gradient_spans),
+                                       .blocks = std::move(spans),
                                        .tag = "actor.grads",
-                                       .slots = gradients.slots,
-                                       .resident = gradients.resident});
-  if (!options.with_reference) return;
-  reference_home_ =
-      Region(memory, place_, on_host ? "store.reference" : "actor.reference", weight_bytes);
-  reference_home_.commit();
-  reference_.emplace(
-      group_weights(memory, copies, reference_home_.data(), "actor.reference", Keep{kWindow, 0}));
+                                       .slots = kept.slots,
+                                       .resident = kept.resident,
+                                       .homeless = true});
 }
 
 GroupedWeights WeightStore::group_weights(Memory memory, CopyStreams& copies, std::byte* home,

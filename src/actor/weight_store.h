@@ -89,6 +89,10 @@ class WeightStore {
     int slots = 0;     // as BlockStoreOptions
     int resident = 0;  // as BlockStoreOptions
   };
+  Keep keep(int64_t resident) const;  // that many at the start, if streamed
+  void make_optimizer(const ActorOptions& options, const std::string& home_tag, Memory memory,
+                      CopyStreams& copies);
+  void make_gradients(const ActorOptions& options, Memory memory, CopyStreams& copies);
   GroupedWeights group_weights(Memory memory, CopyStreams& copies, std::byte* home,
                                const std::string& tag, Keep layers_keep) const;
 

@@ -43,9 +43,12 @@ MemoryPlan plan_memory(const PlanInput& input) {
 
 namespace {
 
-/// The largest of 0 … most for which `fits` holds, where it holds for all below; 0 need not.
+/// The largest of 0 … most for which `fits` holds, where it holds for all below; 0 need not. The
+/// most itself is asked about first: it may hold less than a little less, being without a window.
 int64_t most_that_fits(int64_t most, const std::function<bool(int64_t)>& fits) {
+  if (fits(most)) return most;
   int64_t low = 0;
+  most = std::max<int64_t>(0, most - 1);
   while (low < most) {
     const int64_t middle = most - (most - low) / 2;
     if (fits(middle))

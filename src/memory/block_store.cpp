@@ -142,6 +142,7 @@ BlockStore::Slot* BlockStore::claim(int block) {
 }
 
 void BlockStore::load(Slot& slot, int block) {
+  MILES_CHECK(has_home(block), "{}: block {} was never written", options_.tag, block);
   const BlockSpan& span = options_.blocks[static_cast<size_t>(block)];
   Stream& stream = *copies_->to_device;
   stream.wait(slot.used);
@@ -153,6 +154,7 @@ void BlockStore::load(Slot& slot, int block) {
 }
 
 void BlockStore::write_back(Slot& slot) {
+  if (!has_home(slot.block)) return;
   const BlockSpan& span = options_.blocks[static_cast<size_t>(slot.block)];
   Stream& stream = *copies_->to_host;
   stream.wait(slot.loaded);

@@ -53,6 +53,7 @@ struct BlockStoreOptions {
   std::string tag;         // of the slots on the device
   int slots = 0;           // of the window; 0: none, all blocks are resident
   int resident = 0;        // with a window: the first so many blocks have slots of their own
+  bool homeless = false;   // beside a window those have no home: they are lost with their slots
   int64_t slot_bytes = 0;  // of a window's slots; 0: the largest of `blocks`
 };
 
@@ -84,7 +85,6 @@ class BlockStore {
   [[nodiscard]] Lease acquire(int block, Access access, Stream& compute);
 
   int block_count() const { return static_cast<int>(options_.blocks.size()); }
-  int resident_count() const { return options_.resident; }  // the first ones; without a window all
   int64_t device_bytes() const { return resident_region_.bytes() + window_region_.bytes(); }
 
  private:
@@ -101,6 +101,7 @@ class BlockStore {
 
   bool in_place() const { return options_.home_place == Place::device; }
   bool is_resident(int block) const { return block < options_.resident; }
+  bool has_home(int block) const { return !(options_.homeless && is_resident(block)); }
   std::span<Slot> window() { return std::span(slots_).subspan(window_begin_); }
   bool committed(int block) const;  // the memory of the block's slot
   void invalidate(std::span<Slot> slots);

@@ -334,13 +334,14 @@ TrainSetup prepare_training(TrainConfig config) {
                   .handoff = config.colocate.handoff,
                   .saves = !config.checkpoint.save.empty(),
                   .num_steps_per_rollout = config.batch.num_steps_per_rollout};
+  // First with as little on the device as there can be. What stays there needs less of the host.
   MemoryPlan plan = plan_memory(input);
-  check_fits(plan, budget);
+  check_fits(plan, {.device_bytes = budget.device_bytes});
   check_device_has(plan, *device);
-  // What has just been checked keeps as little on the device as there can be.
   const int64_t room = room_to_fill(config, plan, budget, *device);
   keep_most_resident(input, room);
   plan = config.recompute_num_layers ? plan_memory(input) : plan_fewest_recomputed(input, room);
+  check_fits(plan, budget);
   input.actor.recompute_num_layers = plan.recomputed_blocks;
   log::info("device: {}", device->name());
   log::info("memory plan: device {} of {}, host {} of {}; {} of {} blocks are recomputed{}",

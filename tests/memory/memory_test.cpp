@@ -203,6 +203,35 @@ INSTANTIATE_TEST_SUITE_P(Stores, BlockStoreTest,
                                          StoreCase{"WindowOfTwoAndTwoResident", Place::host, 2, 2}),
                          [](const auto& info) { return info.param.name; });
 
+TEST_F(MemoryTest, HomelessBlocksLiveInTheirSlotsAlone) {
+  constexpr int64_t kBytes = 1000;
+  const auto compute = device_->make_stream(StreamUse::compute);
+  Region home(memory_, Place::host, "home", kBytes);  // of the last block alone
+  home.commit();
+  CopyStreams streams(*device_);
+  BlockStore store(memory_, streams,
+                   {.home = home.data(),
+                    .blocks = {{0, kBytes}, {0, kBytes}, {0, kBytes}, {0, kBytes}},
+                    .tag = "slots",
+                    .slots = 1,
+                    .resident = 2,
+                    .homeless = true});
+  store.onload();
+  for (int block = 0; block < 4; ++block) {
+    const auto lease = store.acquire(block, Access::overwrite, *compute);
+    std::memset(lease.data(), 70 + block, kBytes);
+  }
+  for (int block = 0; block < 2; ++block) {
+    const auto lease = store.acquire(block, Access::read, *compute);
+    EXPECT_EQ(static_cast<int>(lease.data()[kBytes - 1]), 70 + block);
+  }
+  store.flush();
+  EXPECT_EQ(static_cast<int>(home.data()[0]), 73);
+  EXPECT_EQ(ledger_.usage(Place::host).arrived, 2 * kBytes);
+  store.offload();
+  EXPECT_EQ(static_cast<int>(home.data()[0]), 73);
+}
+
 TEST(Ledger, NamesTheLargestTagsFirst) {
   Ledger ledger;
   ledger.take(Place::host, "small", 10);
