@@ -105,7 +105,6 @@ void ActorModel::onload() {
 void ActorModel::clear_memory() {
   compute_->synchronize();
   buffers_.release();
-  store_.gradients().invalidate();  // nobody reads them any more: those on the device need no copy
   store_.gradients().offload();
   store_.release_gradients();
   if (options_.with_reference) store_.reference().offload();  // there only after an exception

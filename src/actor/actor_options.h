@@ -35,9 +35,11 @@ struct ActorOptions {
   /// activations. As many as there are, or more: all. A smaller step keeps more in the same memory.
   int64_t recompute_num_layers = INT64_MAX;
   /// When streamed: what stays on the device for the trainer's whole turn. The weights of the first
-  /// so many layers, with the gradients of their and earlier chunks (WeightStore::chunks()) …
+  /// so many layers, with the gradients of their and earlier chunks (make_chunks); with all layers
+  /// all gradients …
   int64_t resident_layers = 0;
-  /// … and from the first step on the optimizer's state of the first so many chunks.
+  /// … and from the first step on the optimizer's state of the first so many chunks. As many as
+  /// there are, or more: all.
   int64_t resident_states = 0;
   bool with_reference = false;  // keep a frozen copy of the first weights
   OptimizerOptions optimizer;

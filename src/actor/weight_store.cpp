@@ -54,9 +54,9 @@ WeightStore::WeightStore(const ActorOptions& options, const ModelConfig& config,
       placement_(options.placement),
       place_(placement_ == ActorPlacement::resident ? Place::device : Place::host),
       chunks_(make_chunks(layout)) {
-  for (int group = -1; group <= layout.layers() + 1; ++group)
-    first_chunk_.push_back(static_cast<int>(
-        std::ranges::count_if(chunks_, [&](const Chunk& chunk) { return chunk.group < group; })));
+  for (int c = 0; c < static_cast<int>(chunks_.size()); ++c)  // a group has one at least
+    if (chunks_[static_cast<size_t>(c)].group_offset == 0) first_chunk_.push_back(c);
+  first_chunk_.push_back(static_cast<int>(chunks_.size()));
   const int64_t weight_bytes = layout.elements() * size_of(config.dtype);
   const auto home = [&](const char* what) {
     return (place_ == Place::host ? "store." : "actor.") + std::string(what);
@@ -64,18 +64,19 @@ WeightStore::WeightStore(const ActorOptions& options, const ModelConfig& config,
   weight_home_ = Region(memory, place_, home("params"), weight_bytes);
   weight_home_.commit();
   weights_.emplace(group_weights(memory, copies, weight_home_.data(), "actor.params",
-                                 keep(std::min(options.resident_layers, layout.layers()))));
+                                 slot_counts(options.resident_layers, layout.layers())));
   make_optimizer(options, home("optimizer"), memory, copies);
   make_gradients(options, memory, copies);
   if (!options.with_reference) return;
   reference_home_ = Region(memory, place_, home("reference"), weight_bytes);
   reference_home_.commit();
   reference_.emplace(group_weights(memory, copies, reference_home_.data(), "actor.reference",
-                                   Keep{.slots = kWindow}));
+                                   {.window = kWindow}));
 }
 
-WeightStore::Keep WeightStore::keep(int64_t resident) const {
-  return streamed() ? Keep{kWindow, static_cast<int>(resident)} : Keep{};
+WeightStore::SlotCounts WeightStore::slot_counts(int64_t resident, int64_t blocks) const {
+  if (!streamed() || resident >= blocks - kWindow) return {0, static_cast<int>(blocks)};
+  return {kWindow, static_cast<int>(resident)};
 }
 
 void WeightStore::make_optimizer(const ActorOptions& options, const std::string& home_tag,
@@ -87,25 +88,28 @@ void WeightStore::make_optimizer(const ActorOptions& options, const std::string&
   }
   state_home_ = Region(memory, place_, home_tag, bytes);
   state_home_.commit();
-  const Keep states = keep(options.resident_states);
+  const SlotCounts counts = slot_counts(options.resident_states, std::ssize(chunks_));
   optimizer_.emplace(memory, copies,
                      BlockStoreOptions{.home_place = place_,
                                        .home = state_home_.data(),
                                        .blocks = state_spans_,
                                        .tag = "actor.optimizer",
-                                       .slots = states.slots,
-                                       .resident = states.resident});
+                                       .slots = counts.window,
+                                       .resident = counts.resident});
 }
 
 void WeightStore::make_gradients(const ActorOptions& options, Memory memory, CopyStreams& copies) {
   // Streamed ones leave for the host, but for those that live and die in their slots; otherwise all
   // stay on the device until the step is done.
-  const Keep kept = keep(options.resident_layers == 0 ? 0
-                         : options.resident_layers < layout_.layers()
-                             ? chunks_of(static_cast<int>(options.resident_layers)).first
-                             : std::ssize(chunks_));
-  const auto first = static_cast<size_t>(kept.resident);
-  const int64_t begin = first < chunks_.size() ? chunks_[first].offset : layout_.elements();
+  const int64_t layers = options.resident_layers, chunks = std::ssize(chunks_);
+  const SlotCounts counts =
+      slot_counts(layers == 0                 ? 0
+                  : layers < layout_.layers() ? chunks_of(static_cast<int>(layers)).first
+                                              : chunks,
+                  chunks);
+  const int first = streamed() ? counts.resident : 0;  // that has a home
+  const int64_t begin =
+      first < chunks ? chunks_[static_cast<size_t>(first)].offset : layout_.elements();
   const int64_t size = size_of(config_.dtype);
   std::vector<BlockSpan> spans;
   for (const Chunk& chunk : chunks_)
@@ -119,29 +123,29 @@ void WeightStore::make_gradients(const ActorOptions& options, Memory memory, Cop
                                        .home = gradient_home_.data(),
                                        .blocks = std::move(spans),
                                        .tag = "actor.grads",
-                                       .slots = kept.slots,
-                                       .resident = kept.resident,
+                                       .slots = counts.window,
+                                       .resident = counts.resident,
                                        .homeless = true});
 }
 
 GroupedWeights WeightStore::group_weights(Memory memory, CopyStreams& copies, std::byte* home,
-                                          const std::string& tag, Keep layers_keep) const {
+                                          const std::string& tag, SlotCounts for_layers) const {
   const int64_t size = size_of(config_.dtype);
   const auto span = [&](const Group& group) {
     return BlockSpan{group.offset * size, group.elements * size};
   };
   std::vector<BlockSpan> layers;
   for (int64_t l = 0; l < layout_.layers(); ++l) layers.push_back(span(layout_.layer(l)));
-  const auto store = [&](std::vector<BlockSpan> blocks, Keep keep) {
+  const auto store = [&](std::vector<BlockSpan> blocks, SlotCounts counts) {
     return BlockStore(memory, copies,
                       {.home_place = place_,
                        .home = home,
                        .blocks = std::move(blocks),
                        .tag = tag,
-                       .slots = keep.slots,
-                       .resident = keep.resident});
+                       .slots = counts.window,
+                       .resident = counts.resident});
   };
-  return {store(std::move(layers), layers_keep),
+  return {store(std::move(layers), for_layers),
           store({span(layout_.embed()), span(layout_.head())}, {})};
 }
 

@@ -84,17 +84,19 @@ class WeightStore {
   bool streamed() const { return placement_ == ActorPlacement::streamed; }
 
  private:
-  /// How a store of blocks that pass through the device is kept.
-  struct Keep {
-    int slots = 0;     // as BlockStoreOptions
-    int resident = 0;  // as BlockStoreOptions
+  /// BlockStoreOptions' numbers of slots.
+  struct SlotCounts {
+    int window = 0;
+    int resident = 0;
   };
-  Keep keep(int64_t resident) const;  // that many at the start, if streamed
+  /// For a store of `blocks` of which the first `resident` stay: a window for the others where the
+  /// trainer streams.
+  SlotCounts slot_counts(int64_t resident, int64_t blocks) const;
   void make_optimizer(const ActorOptions& options, const std::string& home_tag, Memory memory,
                       CopyStreams& copies);
   void make_gradients(const ActorOptions& options, Memory memory, CopyStreams& copies);
   GroupedWeights group_weights(Memory memory, CopyStreams& copies, std::byte* home,
-                               const std::string& tag, Keep layers_keep) const;
+                               const std::string& tag, SlotCounts for_layers) const;
 
   const ModelConfig& config_;
   const ParamLayout& layout_;

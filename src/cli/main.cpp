@@ -65,7 +65,7 @@ int run(int argc, const char* const* argv) {
 
 int main(int argc, char** argv) {
   miles::start_logging(spdlog::level::info);
-  std::signal(SIGXFSZ, SIG_IGN);  // a file larger than `ulimit -f` is a write that fails, and says so
+  std::signal(SIGXFSZ, SIG_IGN);  // a file beyond `ulimit -f` is a write that fails, and says so
   try {
     return run(argc, argv);
   } catch (const miles::Error& error) {

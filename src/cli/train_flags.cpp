@@ -42,7 +42,8 @@ void add_data_flags(CommandLine& line, TrainConfig& config, BatchSizeFlags& batc
   line.number<int64_t>("--recompute-num-layers", config.recompute_num_layers, {},
                        "the first N blocks are computed again in the backward, the others keep "
                        "their activations (default: as few as --gpu-memory-budget, or a GPU's free "
-                       "memory, holds; else all that would raise the peak)")
+                       "memory, holds beside the state that stays with gpu peak; else all that "
+                       "would raise the peak)")
       ->group(kDataGroup);
 }
 
@@ -198,7 +199,8 @@ void add_memory_flags(CommandLine& line, TrainConfig& train) {
       ->group(group);
   line.choice<PeakDevice>("--colocate-memory-peak-device", config.handoff.peak_device,
                           {{"cpu", PeakDevice::cpu}, {"gpu", PeakDevice::gpu}},
-                          "where the two overlap at a handoff; gpu: the trainer streams its blocks")
+                          "where the two overlap at a handoff; gpu: the trainer streams what "
+                          "--gpu-memory-budget has no room for")
       ->group(group);
   line.number<int64_t>("--log-probs-chunk-size", train.log_probs_chunk_size, {.least = -1},
                        "rows of logits held at a time; -1: chosen")

@@ -14,7 +14,7 @@
 //
 // With `cpu` the device never holds both sides. With `gpu` the next side comes before the other
 // leaves, so that host copies never coexist; the trainer then streams, which keeps the overlap
-// small.
+// small, but for what the budget lets stay.
 #pragma once
 
 #include <functional>

@@ -69,6 +69,7 @@ void keep_most_resident(PlanInput& input, int64_t device_bytes) {
       return plan_memory(input).device_peak <= device_bytes;
     });
   };
+  input.actor.resident_layers = input.actor.resident_states = 0;
   choose(input.actor.resident_layers, input.layout.layers());
   if (input.num_steps_per_rollout > 1)
     choose(input.actor.resident_states, std::ssize(make_chunks(input.layout)));
@@ -94,7 +95,11 @@ MemoryPlan plan_fewest_recomputed(PlanInput input, int64_t device_bytes) {
 namespace {
 
 /// Flags that lower the need.
-const char* remedies(Place place, bool trains) {
+const char* remedies(Place place, const MemoryPlan& plan) {
+  const bool trains = plan.trains;
+  if (place == Place::host && plan.host_at_peak.contains("store.grads"))
+    return "raise --gpu-memory-budget (gradients that stay on the device need no host memory), or "
+           "lower --global-batch-size or --rollout-max-response-len";
   if (place == Place::device)
     return trains ? "lower --max-tokens-per-gpu, --max-total-tokens or --max-running-requests; "
                     "--colocate --colocate-memory-peak-device gpu keeps least on the device"
@@ -113,7 +118,7 @@ void check_place(Place place, const MemoryPlan& plan, int64_t budget) {
        format_bytes(need), need, name_of(place), format_bytes(budget), budget,
        largest_tags(device ? plan.device_at_peak : plan.host_at_peak),
        device ? "--gpu-memory-budget" : "--host-memory-budget", need,
-       device ? recompute_advice(plan) : "", remedies(place, plan.trains));
+       device ? recompute_advice(plan) : "", remedies(place, plan));
 }
 
 }  // namespace

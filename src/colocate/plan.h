@@ -34,8 +34,9 @@ struct MemoryPlan {
 
 /// Keeps as much of a streamed trainer's state on the device as leaves the plan within
 /// `device_bytes`: sets resident_layers and, where a turn has several steps (else they would move
-/// as often), resident_states of `input.actor`. A byte of weights that stays saves four copies a
-/// step, one of gradients or states two. Other placements have nothing to choose.
+/// as often), resident_states of `input.actor`. But for one copy each way a turn, a byte of weights
+/// that stays saves four in each step, one of gradients or states two. Other placements have
+/// nothing to choose.
 void keep_most_resident(PlanInput& input, int64_t device_bytes);
 
 MemoryPlan plan_memory(const PlanInput& input);

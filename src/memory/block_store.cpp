@@ -186,7 +186,7 @@ BlockStore::Lease BlockStore::acquire(int block, Access access, Stream& compute)
   Slot* slot = find(block);
   if (slot == nullptr) {
     slot = claim(block);
-    MILES_CHECK(slot != nullptr, "{}: all {} slots are leased", options_.tag, slots_.size());
+    MILES_CHECK(slot != nullptr, "{}: all {} slots are leased", options_.tag, options_.slots);
     slot->block = block;
     if (access != Access::overwrite) load(*slot, block);
   }

@@ -10,8 +10,8 @@
 // Three ways to keep it, one code: a home on the device (leases point into it, nothing is ever
 // copied), a slot for every block (resident; written back when it leaves), or a window of slots
 // that blocks take turns in (streamed; written back after each use). With a window the first few
-// blocks may be resident beside it. All give the same bits. The idea of acquire/use/release follows LLMQ's weight streaming (arXiv:2512.15306); here the release
-// cannot be forgotten.
+// blocks may be resident beside it. All give the same bits. The idea of acquire/use/release follows
+// LLMQ's weight streaming (arXiv:2512.15306); here the release cannot be forgotten.
 #pragma once
 
 #include <exception>
@@ -53,7 +53,7 @@ struct BlockStoreOptions {
   std::string tag;         // of the slots on the device
   int slots = 0;           // of the window; 0: none, all blocks are resident
   int resident = 0;        // with a window: the first so many blocks have slots of their own
-  bool homeless = false;   // beside a window those have no home: they are lost with their slots
+  bool homeless = false;   // resident blocks have no home: what they hold goes with their slots
   int64_t slot_bytes = 0;  // of a window's slots; 0: the largest of `blocks`
 };
 
@@ -80,8 +80,8 @@ class BlockStore {
 
   /// Starts bringing a block, if there is a slot that nobody leases. Never waits.
   void prefetch(int block);
-  /// The block, once `compute` has passed its arrival. At most `slots` leases at a time. Throws
-  /// what an earlier lease's release could not.
+  /// The block, once `compute` has passed its arrival. At most `slots` of the window's are leased at
+  /// a time. Throws what an earlier lease's release could not.
   [[nodiscard]] Lease acquire(int block, Access access, Stream& compute);
 
   int block_count() const { return static_cast<int>(options_.blocks.size()); }

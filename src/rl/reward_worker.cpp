@@ -61,6 +61,7 @@ struct SpawnOptions {
     sigemptyset(&signals);
     posix_spawnattr_setsigmask(&attributes, &signals);
     sigaddset(&signals, SIGPIPE);
+    sigaddset(&signals, SIGXFSZ);  // both ignored by the program
     posix_spawnattr_setsigdefault(&attributes, &signals);
     posix_spawnattr_setflags(
         &attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);

@@ -149,7 +149,8 @@ std::vector<Sample> RolloutExecutor::supervised(DataSource& source, int64_t roll
       samples.push_back(std::move(sample));
     }
   }
-  if (cut > 0) log::warn("rollout {}: {} labels were cut at {} tokens", rollout_id, cut, longest);
+  if (cut > 0)
+    log::warn("rollout {}: {} labels were cut at {} tokens", rollout_id + 1, cut, longest);
   return samples;
 }
 
@@ -192,7 +193,7 @@ void RolloutExecutor::run(std::vector<Sample>& samples, const Round& round) {
   }
   std::vector<GenerateResult> results;
   {
-    Progress progress(fmt::format("{} {}", round.what, round.rollout_id),
+    Progress progress(fmt::format("{} {}", round.what, round.rollout_id + 1),
                       static_cast<int64_t>(requests.size()), "samples");
     results = engine_.generate(requests,
                                {.weight_version = round.weight_version,

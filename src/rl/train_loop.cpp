@@ -175,7 +175,7 @@ class TrainLoop {
         check_fingerprint(start_.state.fingerprint, reference_, *start_.checkpoint);
         actor_.load_state(*start_.checkpoint);
         log::info("resumed from {} at rollout {}", start_.checkpoint->string(),
-                  start_.first_rollout);
+                  start_.first_rollout + 1);
       }
     });
   }
@@ -215,7 +215,7 @@ class TrainLoop {
     for (const auto& [name, value] : rollout_metrics(samples, advantages))
       if (!supervised || name != "rollout/reward_error") metrics.set(name, value);
     recorder_->samples(samples, advantages);
-    if (!supervised) warn_once_of_equal_rewards(advantages);
+    if (!supervised) watch_for_equal_rewards(samples, advantages);
 
     handoff_.after_generate();
     handoff_.during("actor.train",
@@ -234,16 +234,21 @@ class TrainLoop {
   }
 
   /// A reward that is the same for all is the commonest way to train for a day on nothing.
-  void warn_once_of_equal_rewards(const std::vector<float>& advantages) {
-    if (warned_of_equal_rewards_ ||
-        std::ranges::any_of(advantages, [](float advantage) { return advantage != 0; }))
-      return;
-    warned_of_equal_rewards_ = true;
+  void watch_for_equal_rewards(const std::vector<Sample>& samples,
+                               const std::vector<float>& advantages) {
+    constexpr int kInARow = 3;  // a few samples may be equal by chance
+    const bool scored = std::ranges::any_of(
+        samples, [](const Sample& sample) { return sample.reward.has_value(); });
+    const bool equal =
+        scored && std::ranges::all_of(advantages, [](float advantage) { return advantage == 0; });
+    equal_rewards_ = equal ? equal_rewards_ + 1 : 0;
+    if (equal_rewards_ != kInARow || said_equal_rewards_) return;
+    said_equal_rewards_ = true;
     log::warn(
-        "rollout {}: the rewards within each group are equal, so that all advantages are 0 and the "
-        "reward teaches nothing; samples.jsonl shows what was scored, rollout/zero_std/count how "
-        "many groups are so (said once)",
-        rollout_id_ + 1);
+        "{} rollouts in a row, up to {}, the rewards within each group were equal: all advantages "
+        "are 0, and the reward teaches nothing (rollout/zero_std/count goes on counting such "
+        "groups)",
+        kInARow, rollout_id_ + 1);
   }
 
   /// What comes after a row (saving, handing back, evaluating) is timed in the next one, as in
@@ -357,7 +362,8 @@ class TrainLoop {
   TrainSetup& setup_;
   const TrainConfig& config_;
   Start start_;
-  bool warned_of_equal_rewards_ = false;
+  int equal_rewards_ = 0;  // rollouts in a row, up to the last one
+  bool said_equal_rewards_ = false;
   std::optional<std::filesystem::path> last_checkpoint_;
   std::unique_ptr<Scorer> scorer_;  // its command starts before anything is loaded
   RunDirectories directories_;

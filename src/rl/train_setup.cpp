@@ -287,14 +287,17 @@ void keep_labelled_prompts(DataSource& data, const std::string& path, const Rewa
 
 namespace {
 
-/// Of a trainer that streams, for the line of the plan: what need not.
+/// For the line of the plan: what a trainer that streams need not copy in each step.
 std::string what_stays(const PlanInput& input) {
-  if (input.actor.resident_layers == 0) return "";
-  const int64_t chunks = std::ssize(make_chunks(input.layout));
-  return fmt::format(
-      "; while the trainer has its turn, weights and gradients of {} blocks and {}% of the "
-      "optimizer's state stay on the device",
-      input.actor.resident_layers, 100 * input.actor.resident_states / chunks);
+  const auto part = [](int64_t stay, int64_t all, const char* what) {
+    return stay == 0 ? ""
+                     : fmt::format("; {} of {} {} on the device while training",
+                                   std::min(stay, all), all, what);
+  };
+  return part(input.actor.resident_layers, input.layout.layers(),
+              "blocks' weights and gradients stay") +
+         part(input.actor.resident_states, std::ssize(make_chunks(input.layout)),
+              "chunks of optimizer state stay");
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // What is planned is what is taken, to the byte.
 #include "colocate/plan.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "tests/colocate/colocate_rig.h"
@@ -62,11 +63,16 @@ class Plan : public testing::TestWithParam<Sharing> {
 };
 
 TEST_P(Plan, PeaksAreThoseOfARunToTheByte) {
-  const MemoryPlan planned = plan();
-  run(3);  // of samples that fill none of the maxima
-  EXPECT_EQ(planned.device_peak, device_peak_);
-  EXPECT_EQ(planned.host_peak, host_peak_);
-  EXPECT_GT(planned.device_peak, 0);
+  setup_.steps = 2;
+  for (const auto& [layers, states] : {std::pair{0, 0}, {2, 3}}) {
+    setup_.actor.resident_layers = layers;
+    setup_.actor.resident_states = states;
+    const MemoryPlan planned = plan();
+    run(3);  // of samples that fill none of the maxima
+    EXPECT_EQ(planned.device_peak, device_peak_);
+    EXPECT_EQ(planned.host_peak, host_peak_);
+    EXPECT_GT(planned.device_peak, 0);
+  }
 }
 
 TEST_P(Plan, EveryEventIsThatOfARun) {
@@ -92,6 +98,7 @@ TEST_P(Plan, EveryEventIsThatOfARunWhoseStateStays) {
 }
 
 TEST_P(Plan, KeepsAsMuchStateAsTheRoomAllows) {
+  setup_.engine.max_total_tokens = setup_.engine.max_context_len;  // or its cache has the peak
   const ParamLayout layout(setup_.config);
   const auto device = test::make_test_device();
   PlanInput input{.device = *device,
@@ -100,32 +107,43 @@ TEST_P(Plan, KeepsAsMuchStateAsTheRoomAllows) {
                   .actor = setup_.actor,
                   .engine = setup_.engine,
                   .handoff = setup_.handoff};
-  const int64_t least = plan_memory(input).device_peak, plenty = least + (int64_t{1} << 30);
   const bool streamed = setup_.actor.placement == ActorPlacement::streamed;
   const int64_t layers = streamed ? layout.layers() : 0;
   const int64_t chunks = streamed ? std::ssize(make_chunks(layout)) : 0;
-  keep_most_resident(input, plenty);
+  const auto peak_with = [&](int64_t resident_layers, int64_t resident_states) {
+    PlanInput other = input;
+    other.actor.resident_layers = resident_layers;
+    other.actor.resident_states = resident_states;
+    return plan_memory(other).device_peak;
+  };
+  std::vector<std::pair<int64_t, int64_t>> choices;  // layers and states, in the order of wishes
+  for (int64_t l = 0; l <= layers; ++l) choices.emplace_back(l, 0);
+  for (int64_t c = 1; c <= chunks; ++c) choices.emplace_back(layers, c);
+  for (const auto& [l, c] : choices)
+    for (const int64_t room : {peak_with(l, c), peak_with(l, c) - 1}) {
+      SCOPED_TRACE(fmt::format("room for {} layers and {} states, {} bytes", l, c, room));
+      for (const int64_t steps : {2, 1}) {
+        input.num_steps_per_rollout = steps;
+        keep_most_resident(input, room);
+        const int64_t got_layers = input.actor.resident_layers,
+                      got_states = input.actor.resident_states;
+        const bool any = got_layers + got_states > 0;
+        if (any) EXPECT_LE(peak_with(got_layers, got_states), room);
+        if (got_layers < layers) EXPECT_GT(peak_with(got_layers + 1, 0), room);
+        if (steps == 1)
+          EXPECT_EQ(got_states, 0);  // which would move as often
+        else if (got_states < chunks)
+          EXPECT_GT(peak_with(got_layers, got_states + 1), room);
+      }
+    }
+  keep_most_resident(input, INT64_MAX);
   EXPECT_EQ(input.actor.resident_layers, layers);
-  EXPECT_EQ(input.actor.resident_states, 0);  // one step a turn would move them as often
-  input.num_steps_per_rollout = 2;
-  keep_most_resident(input, plenty);
-  EXPECT_EQ(input.actor.resident_states, chunks);
-  if (!streamed) return;
-  const MemoryPlan fullest = plan_memory(input);
-  const int64_t most = fullest.device_peak;
-  input.actor = setup_.actor;
-  if (!test::on_cuda()) {                                        // whose pages are larger
-    EXPECT_LT(fullest.host_peak, plan_memory(input).host_peak);  // gradients need no home there
-  }
-  int64_t kept = -1;
-  for (int part = 0; part <= 8; ++part) {
-    const int64_t room = least + (most - least) * part / 8;
-    keep_most_resident(input, room);
-    EXPECT_LE(plan_memory(input).device_peak, room);
-    EXPECT_GE(input.actor.resident_layers + input.actor.resident_states, kept);
-    kept = input.actor.resident_layers + input.actor.resident_states;
-  }
-  EXPECT_EQ(kept, layers + chunks);
+  if (!streamed || test::on_cuda()) return;  // whose pages are larger
+  EXPECT_GT(peak_with(2, 0), peak_with(1, 0));
+  EXPECT_GT(peak_with(layers, 3), peak_with(layers, 1));
+  const int64_t host = plan_memory(input).host_peak;
+  input.actor.resident_layers = 0;
+  EXPECT_LT(host, plan_memory(input).host_peak);  // gradients that stay need no home there
 }
 
 TEST_P(Plan, CountsWhatSavingTakes) {

@@ -148,6 +148,51 @@ TEST_P(BlockStoreTest, TakesNoMoreThanItsSlots) {
   EXPECT_EQ(ledger_.usage(Place::device).total, before);
 }
 
+TEST_P(BlockStoreTest, WithoutItsWindowItKeepsWhatIsResident) {
+  BlockStore store(memory_, copies_, options());
+  const auto slots = [this] {  // bytes
+    const TagBytes& tags = ledger_.usage(Place::device).by_tag;
+    const auto found = tags.find("slots");
+    return found == tags.end() ? 0 : found->second;
+  };
+  for (int cycle = 0; cycle < 3; ++cycle) {
+    store.onload();
+    for (int block = 0; block < kBlocks; ++block) {
+      const auto lease = store.acquire(block, Access::update, *compute_);
+      ASSERT_EQ(static_cast<int>(lease.data()[3]), block + 1 + cycle);
+      std::memset(lease.data(), block + 2 + cycle, kBytes);
+    }
+    const int64_t held = slots();
+    store.offload_window();
+    store.offload_window();
+    const int64_t kept = slots();
+    if (GetParam().slots == 0)
+      EXPECT_EQ(kept, held);
+    else
+      EXPECT_EQ(kept > 0, GetParam().resident > 0);
+  }
+  store.offload();
+  EXPECT_EQ(slots(), 0);
+  for (int i = 0; i < kBlocks; ++i)
+    EXPECT_EQ(static_cast<int>(home_.data()[i * kBytes + 9]), i + 4);
+}
+
+TEST_P(BlockStoreTest, BringsAllItsMemoryOrNone) {
+  BlockStore store(memory_, copies_, options());
+  if (store.device_bytes() == 0) return;
+  // Room for all but a page.
+  Region rest(memory_, Place::device, "rest",
+              (1 << 20) - ledger_.usage(Place::device).total - store.device_bytes() + 4096);
+  rest.commit();
+  const int64_t before = ledger_.usage(Place::device).total;
+  EXPECT_THROW(store.onload(), Error);
+  EXPECT_EQ(ledger_.usage(Place::device).total, before);
+  rest.release();
+  store.onload();
+  const auto lease = store.acquire(4, Access::read, *compute_);
+  EXPECT_EQ(static_cast<int>(lease.data()[0]), 5);
+}
+
 TEST_P(BlockStoreTest, InvalidateBringsWhatTheHomeHoldsNow) {
   BlockStore store(memory_, copies_, options());
   store.onload();
@@ -225,6 +270,12 @@ TEST_F(MemoryTest, HomelessBlocksLiveInTheirSlotsAlone) {
     const auto lease = store.acquire(block, Access::read, *compute);
     EXPECT_EQ(static_cast<int>(lease.data()[kBytes - 1]), 70 + block);
   }
+  EXPECT_DEATH(
+      {
+        store.invalidate();
+        (void)store.acquire(0, Access::read, *compute);
+      },
+      "block 0 was never written");
   store.flush();
   EXPECT_EQ(static_cast<int>(home.data()[0]), 73);
   EXPECT_EQ(ledger_.usage(Place::host).arrived, 2 * kBytes);

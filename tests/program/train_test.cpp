@@ -270,8 +270,7 @@ TEST(Train, MasksSamplesWhoseRewardFails) {
 TEST(Train, SaysOnceThatEqualRewardsTeachNothing) {
   const ScratchDir dir;
   const std::string words = "all advantages are 0";
-  const Outcome varied = run_miles(
-      with(small_run(dir / "a"), {"--rollout-batch-size", "4", "--n-samples-per-prompt", "16"}));
+  const Outcome varied = run_miles(small_run(dir / "a"));
   EXPECT_EQ(varied.log.find(words), std::string::npos) << varied.log;
   const Outcome equal = run_miles(with(small_run(dir / "b"), {"--rm-regex", "no such text"}));
   ASSERT_EQ(equal.exit_code, 0) << equal.log;

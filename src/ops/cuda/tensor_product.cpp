@@ -42,10 +42,12 @@ cublasStatus_t run(Exec& exec, const Product& product, const Descriptors& with,
                    exec.workspace.data(), exec.workspace.size(), stream_of(exec));
 }
 
-/// Numbers of tokens that share a timing: about four classes an octave.
+/// Numbers of tokens that share a timing: few ones when they fill as many of the narrowest tiles,
+/// of eight (with more than were timed a tile that just held those is nearly empty once more, and
+/// the product takes half as long again); many ones in four to eight classes an octave.
 int64_t class_of(int64_t count) {
-  int64_t step = 1;
-  while (step * 8 <= count) step *= 2;
+  int64_t step = 8;
+  while (count > kUsualRows && step * 8 <= count) step *= 2;
   return (count + step - 1) / step * step;
 }
 
