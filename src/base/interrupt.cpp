@@ -1,41 +1,59 @@
 #include "base/interrupt.h"
 
+#include <pthread.h>
 #include <signal.h>
 #include <unistd.h>
 
-#include <cerrno>
+#include <atomic>
+#include <cstdlib>
 #include <string_view>
+#include <thread>
 
 namespace miles {
 namespace {
 
-volatile sig_atomic_t caught = 0;
+std::atomic<bool> catching = false;
+std::atomic<int> caught = 0;
 
-void remember(int signal) {
-  const int saved = errno;
-  caught = signal;
-  // The next one, of either kind, finds what was there before.
-  ::signal(SIGINT, SIG_DFL);
-  ::signal(SIGTERM, SIG_DFL);
-  constexpr std::string_view kNotice =
-      "\nending at the next safe point; a second signal ends at once\n";
-  [[maybe_unused]] const auto written = ::write(STDERR_FILENO, kNotice.data(), kNotice.size());
-  errno = saved;
+/// Ends the program as the signal does where nobody waits for it.
+[[noreturn]] void die_of(int signal) {
+  sigset_t one;
+  sigemptyset(&one);
+  sigaddset(&one, signal);
+  pthread_sigmask(SIG_UNBLOCK, &one, nullptr);
+  ::raise(signal);
+  std::abort();  // its action is the default one: nobody comes here
+}
+
+/// Takes the signals of the set, for ever.
+void watch(const sigset_t& watched) {
+  for (;;) {
+    int signal = 0;
+    if (sigwait(&watched, &signal) != 0) continue;
+    if (!catching || caught != 0) die_of(signal);
+    caught = signal;
+    constexpr std::string_view kNotice =
+        "\nending at the next safe point; a second signal ends at once\n";
+    [[maybe_unused]] const auto written = ::write(STDERR_FILENO, kNotice.data(), kNotice.size());
+  }
 }
 
 }  // namespace
 
-void catch_interrupts() {
-  caught = 0;
+void watch_for_interrupts() {
+  sigset_t watched;
+  sigemptyset(&watched);
   for (const int signal : {SIGINT, SIGTERM}) {
-    struct sigaction before = {};
-    sigaction(signal, nullptr, &before);
-    if ((before.sa_flags & SA_SIGINFO) == 0 && before.sa_handler == SIG_IGN) continue;
-    struct sigaction action = {};
-    action.sa_handler = remember;
-    action.sa_flags = SA_RESTART;  // files are read and written as if nothing had happened
-    sigaction(signal, &action, nullptr);
+    struct sigaction now = {};
+    sigaction(signal, nullptr, &now);
+    if (now.sa_handler != SIG_IGN) sigaddset(&watched, signal);
   }
+  pthread_sigmask(SIG_BLOCK, &watched, nullptr);
+  std::thread([watched] { watch(watched); }).detach();
+}
+
+void catch_interrupts() {
+  catching = true;
 }
 
 int interrupted() {
@@ -43,7 +61,7 @@ int interrupted() {
 }
 
 void stop_if_interrupted() {
-  if (caught != 0) throw Interrupted(caught);
+  if (const int signal = caught; signal != 0) throw Interrupted(signal);
 }
 
 }  // namespace miles

@@ -108,6 +108,9 @@ void add_reward_flags(CommandLine& line, RewardConfig& config) {
   app.add_option("--custom-rm-command", config.custom_rm_command,
                  "program that scores, instead of a rule: one JSON line {id, prompt, response, "
                  "label, metadata} in, one {id, reward} out")
+      ->check([](const std::string& command) {
+        return command.empty() ? "is empty; leave it out for a rule" : "";
+      })
       ->type_name("CMD")
       ->group(group);
   line.number<int64_t>("--rm-workers", config.rm_workers, {.least = 1, .most = 4096},

@@ -1,8 +1,10 @@
 // miles: RL post-training of language models. This file only finds the command; the main job begins
 // in cli/train.cpp.
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <iostream>
 #include <new>
 #include <string_view>
 
@@ -67,7 +69,10 @@ int main(int argc, char** argv) {
   miles::start_logging(spdlog::level::info);
   std::signal(SIGXFSZ, SIG_IGN);  // a file beyond `ulimit -f` is a write that fails, and says so
   try {
-    return run(argc, argv);
+    const int code = run(argc, argv);
+    if (std::cout.flush() && std::fflush(stdout) == 0) return code;
+    miles::fail(miles::ErrorCode::data, "standard output cannot be written: {}",
+                std::strerror(errno));
   } catch (const miles::Error& error) {
     miles::log::error("{}", error.what());
     return error.exit_code();

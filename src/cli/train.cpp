@@ -1,3 +1,4 @@
+#include "base/interrupt.h"
 #include "base/log.h"
 #include "base/units.h"
 #include "cli/commands.h"
@@ -28,6 +29,7 @@ void write_down(CommandLine& line, const TrainSetup& setup) {
 }  // namespace
 
 int train_command(int argc, const char* const* argv) {
+  watch_for_interrupts();  // before anything starts a thread
   CommandLine line("train", "Trains a policy: generate, score, train, hand over, again.");
   TrainConfig config;
   BatchSizeFlags batch;

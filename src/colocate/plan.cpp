@@ -11,6 +11,7 @@ namespace miles {
 MemoryPlan plan_memory(const PlanInput& input) {
   MemoryPlan plan;
   plan.blocks = input.layout.layers();
+  plan.streams = input.actor.placement == ActorPlacement::streamed;
   plan.recomputed_blocks = std::min(plan.blocks, input.actor.recompute_num_layers);
   const auto device = make_dry_device(input.device);
   Ledger ledger;
@@ -101,9 +102,10 @@ const char* remedies(Place place, const MemoryPlan& plan) {
     return "raise --gpu-memory-budget (gradients that stay on the device need no host memory), or "
            "lower --global-batch-size or --rollout-max-response-len";
   if (place == Place::device)
-    return trains ? "lower --max-tokens-per-gpu, --max-total-tokens or --max-running-requests; "
-                    "--colocate --colocate-memory-peak-device gpu keeps least on the device"
-                  : "lower --max-total-tokens or --max-running-requests";
+    return plan.streams ? "lower --max-tokens-per-gpu, --max-total-tokens or --max-running-requests"
+           : trains ? "lower --max-tokens-per-gpu, --max-total-tokens or --max-running-requests; "
+                      "--colocate --colocate-memory-peak-device gpu keeps least on the device"
+                    : "lower --max-total-tokens or --max-running-requests";
   return trains ? "lower --global-batch-size or --rollout-max-response-len"
                 : "take a smaller model";
 }

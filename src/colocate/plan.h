@@ -28,6 +28,7 @@ struct MemoryPlan {
   TagBytes device_at_peak;           // what the device holds at its peak
   TagBytes host_at_peak;             // the same for the host
   bool trains = true;                // else there is an engine alone
+  bool streams = false;              // its trainer's state
   int64_t recomputed_blocks = 0;     // at a step of the largest size: ActorOptions' number, or all
   int64_t blocks = 0;                // of the model, where it trains
 };

@@ -57,7 +57,7 @@ std::string_view header_of(const MappedFile& file) {
   if (bytes.size() < kLengthBytes)
     fail(ErrorCode::data,
          "{}: {} bytes long, but a safetensors file starts with 8 bytes of length; "
-         "it was cut short: fetch it again",
+         "it was cut short: fetch or copy it again",
          path, bytes.size());
   uint64_t length = 0;
   for (int i = 0; i < kLengthBytes; ++i)

@@ -3,7 +3,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstring>
+#include <string_view>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -58,13 +60,27 @@ bool stored_equally(const WeightFiles& files, const char* a, const char* b) {
          std::memcmp(x.data(), y.data(), static_cast<size_t>(x.bytes())) == 0;
 }
 
-/// Says what is in the files and will not be used.
+/// The number of the block that a tensor belongs to; −1: none.
+int64_t block_of(std::string_view name) {
+  constexpr std::string_view kBlocks = "model.layers.";
+  int64_t block = -1;
+  if (name.starts_with(kBlocks))
+    std::from_chars(name.data() + kBlocks.size(), name.data() + name.size(), block);
+  return block;
+}
+
+/// Says what is in the files and will not be used. Throws Error{data} when it is a block.
 void report_unused(const WeightFiles& files, const std::filesystem::path& dir,
                    const ModelConfig& config, const ParamLayout& layout) {
   std::vector<std::string> unused;
   for (const std::string& name : files.names()) {
     // Old exports hold the rotary frequencies, which follow from the config.
     if (layout.find(name) || name.ends_with("rotary_emb.inv_freq")) continue;
+    if (block_of(name) >= config.num_hidden_layers)
+      fail(ErrorCode::data,
+           "{}: the weights have {}, but config.json says num_hidden_layers {}; fetch the model "
+           "again, or mend config.json",
+           dir.string(), name, config.num_hidden_layers);
     if (name != kHead || !config.tie_word_embeddings)
       unused.push_back(name);
     else if (!stored_equally(files, kHead, kEmbedding))

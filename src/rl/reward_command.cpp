@@ -64,6 +64,9 @@ Reply out_of_order(const std::string& line, std::string_view why) {
           .in_order = false};
 }
 
+/// Beyond, the squares that a group's deviation is made of would overflow.
+constexpr double kMostReward = 1e100;
+
 Reply read_reply(const std::string& line, int64_t id) {
   const json reply = json::parse(line, nullptr, false);
   if (!reply.is_object()) return out_of_order(line, "is not a JSON object");
@@ -76,6 +79,9 @@ Reply read_reply(const std::string& line, int64_t id) {
   if (!reward.is_number()) return out_of_order(line, "has a reward that is no number");
   const double value = reward.get<double>();
   if (!std::isfinite(value)) return out_of_order(line, "has a reward that is not finite");
+  if (std::fabs(value) > kMostReward)
+    return {.result = {.reward = {},
+                       .problem = fmt::format("the reward {} is beyond ±{}", value, kMostReward)}};
   return {.result = {.reward = value, .problem = {}}};
 }
 

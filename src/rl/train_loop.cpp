@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/units.h"
 #include "rl/checkpoint.h"
+#include "rl/equal_rewards.h"
 #include "rl/fingerprint.h"
 #include "rl/rollout_executor.h"
 #include "rl/rollout_metrics.h"
@@ -105,10 +106,13 @@ class TrainLoop {
     } catch (const Interrupted& interruption) {
       summary_.signal = interruption.signal();
       recorder_->forget_unfinished(rollout_id_);
+    } catch (const Error&) {
+      leave_in_order();
+      throw;
     }
-    if (recorder_->write_report())
-      log::info("report: {}", (recorder_->directory() / "report.html").string());
-    if (summary_.signal != 0) say_how_to_go_on();
+    report();
+    if (summary_.signal != 0)
+      say_how_to_go_on(summary_.signal == SIGINT ? "SIGINT (Ctrl-C)" : "SIGTERM");
     summary_.device_peak = ledger_.usage(Place::device).peak;
     summary_.host_peak = ledger_.usage(Place::host).peak;
     return summary_;
@@ -124,19 +128,33 @@ class TrainLoop {
     for (; rollout_id_ < setup_.num_rollout; ++rollout_id_) {
       stop_if_interrupted();
       turn();
-      if (config_.debug_exit_after_rollout &&
-          rollout_id_ + 1 >= *config_.debug_exit_after_rollout) {
+      if (exits_early()) {
         log::info("--debug-exit-after-rollout {}", *config_.debug_exit_after_rollout);
         break;
       }
     }
   }
 
-  /// What a signal left, and what to do about it.
-  void say_how_to_go_on() const {
+  void report() {
+    if (recorder_->write_report())
+      log::info("report: {}", (recorder_->directory() / "report.html").string());
+  }
+
+  /// After an error, which may be that nothing can be written any more.
+  void leave_in_order() {
+    try {
+      recorder_->forget_unfinished(rollout_id_);
+      report();
+    } catch (const Error& error) {
+      log::warn("no report: {}", error.what());
+    }
+    say_how_to_go_on("an error");
+  }
+
+  /// What an early end left, and what to do about it.
+  void say_how_to_go_on(const char* ended_by) const {
     const int64_t done = start_.first_rollout + recorded_;
-    log::warn("ended by {}: {} of {} rollouts are done{}",
-              summary_.signal == SIGINT ? "SIGINT (Ctrl-C)" : "SIGTERM", done, setup_.num_rollout,
+    log::warn("ended by {}: {} of {} rollouts are done{}", ended_by, done, setup_.num_rollout,
               config_.run_dir.empty() ? "" : fmt::format(", on record in {}", config_.run_dir));
     if (!last_checkpoint_) {
       log::warn("there is no checkpoint to go on from: {}",
@@ -215,7 +233,7 @@ class TrainLoop {
     for (const auto& [name, value] : rollout_metrics(samples, advantages))
       if (!supervised || name != "rollout/reward_error") metrics.set(name, value);
     recorder_->samples(samples, advantages);
-    if (!supervised) watch_for_equal_rewards(samples, advantages);
+    if (!supervised) equal_rewards_.watch(rollout_id_ + 1, samples, advantages);
 
     handoff_.after_generate();
     handoff_.during("actor.train",
@@ -231,24 +249,6 @@ class TrainLoop {
     if (eval_due_after(rollout_id_)) evaluate(rollout_id_);
     ++summary_.rollouts;
     summary_.last_raw_reward = metrics.find("rollout/raw_reward").value_or(std::nan(""));
-  }
-
-  /// A reward that is the same for all is the commonest way to train for a day on nothing.
-  void watch_for_equal_rewards(const std::vector<Sample>& samples,
-                               const std::vector<float>& advantages) {
-    constexpr int kInARow = 3;  // a few samples may be equal by chance
-    const bool scored = std::ranges::any_of(
-        samples, [](const Sample& sample) { return sample.reward.has_value(); });
-    const bool equal =
-        scored && std::ranges::all_of(advantages, [](float advantage) { return advantage == 0; });
-    equal_rewards_ = equal ? equal_rewards_ + 1 : 0;
-    if (equal_rewards_ != kInARow || said_equal_rewards_) return;
-    said_equal_rewards_ = true;
-    log::warn(
-        "{} rollouts in a row, up to {}, the rewards within each group were equal: all advantages "
-        "are 0, and the reward teaches nothing (rollout/zero_std/count goes on counting such "
-        "groups)",
-        kInARow, rollout_id_ + 1);
   }
 
   /// What comes after a row (saving, handing back, evaluating) is timed in the next one, as in
@@ -270,9 +270,12 @@ class TrainLoop {
     return config_.eval.interval &&
            ((rollout_id + 1) % *config_.eval.interval == 0 || rollout_id + 1 == setup_.num_rollout);
   }
+  bool exits_early() const {
+    return config_.debug_exit_after_rollout && rollout_id_ + 1 >= *config_.debug_exit_after_rollout;
+  }
   bool save_due() const {
     if (config_.checkpoint.save.empty()) return false;
-    const bool last = rollout_id_ + 1 == setup_.num_rollout;
+    const bool last = rollout_id_ + 1 == setup_.num_rollout || exits_early();
     return last || (config_.checkpoint.save_interval &&
                     (rollout_id_ + 1) % *config_.checkpoint.save_interval == 0);
   }
@@ -362,8 +365,7 @@ class TrainLoop {
   TrainSetup& setup_;
   const TrainConfig& config_;
   Start start_;
-  int equal_rewards_ = 0;  // rollouts in a row, up to the last one
-  bool said_equal_rewards_ = false;
+  EqualRewards equal_rewards_;
   std::optional<std::filesystem::path> last_checkpoint_;
   std::unique_ptr<Scorer> scorer_;  // its command starts before anything is loaded
   RunDirectories directories_;

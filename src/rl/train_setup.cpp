@@ -61,7 +61,8 @@ void check_algorithm(const TrainConfig& config) {
   // A draw at temperature 0 has no spread to learn from, and its log-probs are not the policy's.
   if (config.algorithm.loss.type == LossType::policy_loss && config.rollout.temperature < 1e-6)
     fail(ErrorCode::flags,
-         "--rollout-temperature {}: a policy is learned from draws; pass a temperature above 0",
+         "--rollout-temperature {}: a policy is learned from draws; pass a temperature of at least "
+         "1e-6",
          config.rollout.temperature);
 }
 
@@ -241,6 +242,10 @@ std::vector<EvalSet> load_eval_sets(const TrainConfig& config) {
          pairs.size());
   std::vector<EvalSet> sets;
   for (size_t i = 0; i < pairs.size(); i += 2) {
+    if (std::ranges::any_of(sets, [&](const EvalSet& set) { return set.name == pairs[i]; }))
+      fail(ErrorCode::flags,
+           "--eval-prompt-data: the name {} is given twice: metrics are told apart by it",
+           pairs[i]);
     DataOptions options = config.data;
     options.path = pairs[i + 1];
     options.shuffle = false;

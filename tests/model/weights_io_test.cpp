@@ -128,6 +128,16 @@ TEST(WeightsIo, AMissingTensorIsNamed) {
                {dir.path().string(), "1 of 25 tensors", "model.layers.1.self_attn.q_norm.weight"});
 }
 
+TEST(WeightsIo, ABlockBeyondTheConfigsIsNoModelOfIt) {
+  const ScratchDir dir;
+  Model<float> model(tiny_config(false));
+  std::vector<float> ones(16, 1);
+  const TensorDeclaration norm{"model.layers.2.input_layernorm.weight", DType::f32, {16}};
+  write_tensors(dir.path(), model, "", {{norm, Tensor(ones.data(), DType::f32, {16})}});
+  expect_parts(data_error([&] { load<float>(dir.path(), model); }),
+               {"model.layers.2.input_layernorm.weight", "num_hidden_layers 2"});
+}
+
 TEST(WeightsIo, AMissingHeadIsSaidToBeTiedPerhaps) {
   const ScratchDir dir;
   Model<float> model(tiny_config(false));

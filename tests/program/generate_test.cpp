@@ -1,5 +1,8 @@
 // What `miles generate` prints.
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <cstdlib>
 
 #include "tests/program/program.h"
 #include "tests/support/shared.h"
@@ -32,6 +35,13 @@ TEST(Generate, SeveralResponsesAreToldApart) {
   EXPECT_EQ(headings(both), 4) << both;
   EXPECT_NE(both.find("== prompt 2, sample 1\n"), std::string::npos) << both;
   EXPECT_EQ(headings(printed({"--n", "2", "--json"})), 0);
+}
+
+TEST(Program, OutputThatCannotBeWrittenIsAnError) {
+  if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "no /dev/full here";
+  const int status = std::system(MILES_BINARY " --help > /dev/full 2>/dev/null");
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 3);
 }
 
 TEST(Generate, TellsTheStory) {

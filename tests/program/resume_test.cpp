@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <set>
 
 #include "base/file.h"
@@ -16,6 +17,35 @@ namespace fs = std::filesystem;
 const std::vector<std::string> kGpuPeak = {"--colocate", "--colocate-memory-peak-device", "gpu"};
 const std::vector<std::string> kEvaluated = {"--eval-interval", "2", "--eval-prompt-data", "sums",
                                              "synthetic:addition?max=9&split=eval&count=20"};
+
+TEST(Resume, AnEarlyExitHasItsCheckpoint) {
+  const ScratchDir dir;
+  const auto flags = with(small_run(dir / "run"), {"--save", (dir / "save").string()});
+  ASSERT_EQ(run_miles(with(flags, {"--debug-exit-after-rollout", "2"})).exit_code, 0);
+  const Outcome on = run_miles(with(flags, {"--load", (dir / "save").string()}));
+  ASSERT_EQ(on.exit_code, 0) << on.log;
+  ASSERT_EQ(run_miles(small_run(dir / "whole")).exit_code, 0);
+  EXPECT_EQ(numbers_of(dir / "run"), numbers_of(dir / "whole"));
+}
+
+TEST(Resume, AnErrorInTheMiddleLeavesAReportAndSaysHowToGoOn) {
+  const ScratchDir dir;
+  const std::string save = (dir / "save").string();
+  // In the third rollout a file takes the place of the checkpoints' directory.
+  std::ofstream(dir / "rm.sh")
+      << "n=0\nwhile read -r line; do n=$((n+1)); id=${line#*\\\"id\\\":}; id=${id%%,*}\n"
+         "if [ $n = 20 ]; then rm -rf \"$1\"; echo > \"$1\"; fi\n"
+         "echo \"{\\\"id\\\":$id,\\\"reward\\\":$((n % 2))}\"; done\n";
+  const Outcome failed = run_miles(
+      with(small_run(dir / "run"),
+           {"--save", save, "--save-interval", "2", "--rm-workers", "1", "--custom-rm-command",
+            fmt::format("sh {} {}", (dir / "rm.sh").string(), save)}));
+  EXPECT_EQ(failed.exit_code, 3) << failed.log;
+  EXPECT_NE(failed.log.find("ended by an error: 4 of 6 rollouts are done"), std::string::npos)
+      << failed.log;
+  EXPECT_TRUE(fs::exists(dir / "run" / "report.html"));
+  EXPECT_EQ(json_lines(dir / "run" / "metrics.jsonl").size(), 4U);
+}
 
 TEST(Resume, AfterAKillWithTheSameBits) {
   const ScratchDir dir;

@@ -113,6 +113,14 @@ TEST(RewardCommand, NullIsAFailureAndTheWorkerStays) {
   EXPECT_EQ(results[2].reward, 3);
 }
 
+TEST(RewardCommand, OneThatOverflowsADeviationIsAFailure) {
+  RewardCommand command({.command = worker(R"(echo "{\"id\": $id, \"reward\": $response}")")});
+  const auto results = command.score(requests({"1e308", "-1e99", "-1e101"}));
+  expect_failed(results[0], "beyond");
+  EXPECT_EQ(results[1].reward, -1e99);
+  expect_failed(results[2], "beyond");
+}
+
 TEST(RewardCommand, AWorkerThatRaisesFailsItsSampleAlone) {
   const std::string body =
       "if [ $response = bad ]; then echo 'it hurts' >&2; exit 3; fi; " + kAnswer;
