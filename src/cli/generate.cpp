@@ -10,6 +10,7 @@
 #include "cli/flags.h"
 #include "cli/standalone_engine.h"
 #include "rl/rollout_executor.h"
+#include "text/utf8.h"
 
 namespace miles {
 namespace {
@@ -75,6 +76,13 @@ nlohmann::ordered_json to_json(const std::string& prompt, const GenerateResult& 
           {"finish_reason", name_of(result.finish.reason)}};
 }
 
+std::string read_prompt(const std::string& path) {
+  std::string text = read_file(path);
+  if (!is_valid_utf8(text))
+    fail(ErrorCode::data, "--prompt-file {}: not UTF-8, as a prompt must be", path);
+  return text;
+}
+
 /// The line above response `i`, where there are several.
 std::string heading(size_t i, const GenerateFlags& flags) {
   const auto n = static_cast<size_t>(flags.n);
@@ -91,7 +99,7 @@ int generate_command(int argc, const char* const* argv) {
   GenerateFlags flags;
   add_flags(line, flags);
   if (!line.parse(argc, argv)) return 0;
-  if (!flags.prompt_file.empty()) flags.prompts.push_back(read_file(flags.prompt_file));
+  if (!flags.prompt_file.empty()) flags.prompts.push_back(read_prompt(flags.prompt_file));
   if (flags.prompts.empty())
     fail(ErrorCode::flags, "no prompt: pass --prompt TEXT or --prompt-file FILE");
   check_sampling_params(flags.sampling);

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
@@ -152,13 +153,29 @@ std::string step_time_chart(const RunRecord& run, const Grouping& groups) {
   return chart.series.empty() ? "" : svg_chart(chart);
 }
 
-std::string gradient_chart(const RunRecord& run, const Grouping& groups) {
-  const Column* norm = run.find("train/grad_norm");
-  if (norm == nullptr) return "";
+/// Metrics that have a chart of their own, where they are more than 0: on policy the loss is not.
+struct Plain {
+  const char* metric;
+  const char* title;
+  const char* y_label;
+};
+constexpr Plain kPlain[] = {
+    {"train/grad_norm", "Gradient norm", "norm before clipping"},
+    {"train/entropy_loss", "Entropy", "nats a token"},
+    {"train/loss", "Loss", "loss"},
+    {"train/kl_loss", "KL to the reference", "nats a token"},
+};
+
+std::string plain_chart(const RunRecord& run, const Grouping& groups, const Plain& plain) {
+  constexpr double kRounding = 1e-5;
+  const Column* values = run.find(plain.metric);
+  if (values == nullptr ||
+      std::ranges::none_of(*values, [](double value) { return std::fabs(value) > kRounding; }))
+    return "";
   ChartSpec chart = groups.chart();
-  chart.title = "Gradient norm";
-  chart.y_label = "norm before clipping";
-  add_noisy(chart, groups, *norm, "train/grad_norm");
+  chart.title = plain.title;
+  chart.y_label = plain.y_label;
+  add_noisy(chart, groups, *values, plain.metric);
   return svg_chart(chart);
 }
 
@@ -166,8 +183,10 @@ std::string gradient_chart(const RunRecord& run, const Grouping& groups) {
 
 std::string metric_charts(const RunRecord& run) {
   const Grouping groups(run);
-  return reward_chart(run, groups) + length_chart(run, groups) + step_time_chart(run, groups) +
-         gradient_chart(run, groups);
+  std::string charts =
+      reward_chart(run, groups) + length_chart(run, groups) + step_time_chart(run, groups);
+  for (const Plain& plain : kPlain) charts += plain_chart(run, groups, plain);
+  return charts;
 }
 
 }  // namespace miles

@@ -36,6 +36,8 @@ Metrics metrics_of(int rollout) {
   metrics.set("perf/train_time", 10);
   metrics.set("perf/step_time", 31);
   metrics.set("train/grad_norm", rollout % 7 == 0 ? std::nan("") : 0.4);
+  metrics.set("train/entropy_loss", 2.5);
+  metrics.set("train/loss", 1e-9);  // on policy
   if (rollout % 5 == 0) metrics.set("eval/gsm8k", 0.6);
   return metrics;
 }
@@ -85,9 +87,10 @@ TEST(Report, ShowsChartsTablesAndTheConfigurationVerbatim) {
   write_run(dir.path(), {.rollouts = 12, .events_per_rollout = 2});
   write_file_atomically(dir / "config.toml", "model = \"<tiny> & co\"\n");
   const std::string report = report_of(dir.path());
-  for (const char* title : {"Reward", "Response length", "Step time", "Gradient norm",
+  for (const char* title : {"Reward", "Response length", "Step time", "Gradient norm", "Entropy",
                             "Device memory, whole run", "Host memory, whole run"})
     EXPECT_TRUE(contains(report, std::string("<figcaption>") + title)) << title;
+  EXPECT_FALSE(contains(report, "<figcaption>Loss"));
   EXPECT_TRUE(contains(report, "model = &quot;&lt;tiny&gt; &amp; co&quot;\n"));
   EXPECT_TRUE(contains(report,
                        "<td class=\"name\">actor.onload</td><td class=\"n\">12</td>"

@@ -3,6 +3,7 @@
 #include <sys/wait.h>
 
 #include <cstdlib>
+#include <fstream>
 
 #include "tests/program/program.h"
 #include "tests/support/shared.h"
@@ -35,6 +36,20 @@ TEST(Generate, SeveralResponsesAreToldApart) {
   EXPECT_EQ(headings(both), 4) << both;
   EXPECT_NE(both.find("== prompt 2, sample 1\n"), std::string::npos) << both;
   EXPECT_EQ(headings(printed({"--n", "2", "--json"})), 0);
+}
+
+TEST(Generate, APromptFileIsText) {
+  const ScratchDir dir;
+  const auto run = [&](const std::string& text) {
+    std::ofstream(dir / "prompt.txt") << text;
+    return run_miles(
+        {"generate", "--model", std::string(MILES_SOURCE_DIR) + "/tests/fixtures/program/tiny",
+         "--init-random", "--max-new-tokens", "3", "--prompt-file", (dir / "prompt.txt").string()});
+  };
+  EXPECT_EQ(run("1+1=").exit_code, 0);
+  const Outcome refused = run("1+1=\xff");
+  EXPECT_EQ(refused.exit_code, 3);
+  EXPECT_NE(refused.log.find("prompt.txt: not UTF-8"), std::string::npos) << refused.log;
 }
 
 TEST(Program, OutputThatCannotBeWrittenIsAnError) {

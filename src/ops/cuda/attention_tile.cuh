@@ -3,11 +3,8 @@
 // that a matrix load's eight rows touch all banks once. Tiles start at multiples of 1024 bytes.
 #pragma once
 
-#include <algorithm>
-#include <atomic>
-#include <cstdlib>
-
 #include "ops/cuda/attention_mma.cuh"
+#include "ops/cuda/shared_memory.h"
 
 namespace miles::cuda {
 
@@ -122,35 +119,6 @@ __device__ inline RowBlock find_block(const int32_t* query_begin, int sequences,
     (first(middle) <= index ? low : high) = middle;
   }
   return {low, index - first(low)};
-}
-
-/// Bytes of shared memory that a block can have: 227 KB on sm_90, 163 KB on sm_80, 99 KB on sm_86
-/// and sm_89. Kernels are cut to fit; how they are cut changes no bit. MILES_CUDA_SHARED_BYTES
-/// lowers it, and so may a test, to run here what a smaller card runs.
-inline std::atomic<int>& shared_limit() {
-  static std::atomic<int> limit = [] {
-    int device = 0, bytes = 0;
-    check(cudaGetDevice(&device), "asking for the device");
-    check(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
-          "asking for the shared memory of a block");
-    const char* const lower = std::getenv("MILES_CUDA_SHARED_BYTES");
-    return lower != nullptr ? std::min(bytes, std::atoi(lower)) : bytes;
-  }();
-  return limit;
-}
-inline constexpr int kLeastShared = 99 * 1024;  // of the cards that we compile for
-
-/// Lets a kernel have more than 48 KB of shared memory: once per kernel and device.
-template <auto kKernel>
-void allow_shared(int bytes) {
-  static std::atomic<uint64_t> allowed = 0;  // a bit per device
-  int device = 0;
-  check(cudaGetDevice(&device), "asking for the device");
-  const uint64_t bit = uint64_t{1} << (device & 63);
-  if (allowed.load(std::memory_order_relaxed) & bit) return;
-  check(cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
-        "raising a kernel's shared memory");
-  allowed.fetch_or(bit, std::memory_order_relaxed);
 }
 
 }  // namespace miles::cuda
