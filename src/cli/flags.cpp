@@ -2,6 +2,8 @@
 
 #include <fmt/ranges.h>
 
+#include "base/log.h"
+
 namespace miles {
 
 void add_model_flags(CommandLine& line, ModelOptions& options) {
@@ -109,7 +111,8 @@ void add_reward_flags(CommandLine& line, RewardConfig& config) {
                  "program that scores, instead of a rule: one JSON line {id, prompt, response, "
                  "label, metadata} in, one {id, reward} out")
       ->check([](const std::string& command) {
-        return command.empty() ? "is empty; leave it out for a rule" : "";
+        if (command.empty()) log::warn("--custom-rm-command is empty: --rm-type says what scores");
+        return "";
       })
       ->type_name("CMD")
       ->group(group);

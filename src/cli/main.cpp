@@ -70,7 +70,7 @@ int main(int argc, char** argv) {
   std::signal(SIGXFSZ, SIG_IGN);  // a file beyond `ulimit -f` is a write that fails, and says so
   try {
     const int code = run(argc, argv);
-    if (std::cout.flush() && std::fflush(stdout) == 0) return code;
+    if (std::cout.flush() && std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
     miles::fail(miles::ErrorCode::data, "standard output cannot be written: {}",
                 std::strerror(errno));
   } catch (const miles::Error& error) {

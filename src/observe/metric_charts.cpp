@@ -153,24 +153,24 @@ std::string step_time_chart(const RunRecord& run, const Grouping& groups) {
   return chart.series.empty() ? "" : svg_chart(chart);
 }
 
-/// Metrics that have a chart of their own, where they are more than 0: on policy the loss is not.
+/// Metrics that have a chart of their own.
 struct Plain {
   const char* metric;
   const char* title;
   const char* y_label;
+  double least = -1;  // magnitude: a chart of smaller ones alone would show rounding
 };
 constexpr Plain kPlain[] = {
     {"train/grad_norm", "Gradient norm", "norm before clipping"},
     {"train/entropy_loss", "Entropy", "nats a token"},
-    {"train/loss", "Loss", "loss"},
+    {"train/loss", "Loss", "loss", 1e-5},  // on policy 0 but for rounding
     {"train/kl_loss", "KL to the reference", "nats a token"},
 };
 
 std::string plain_chart(const RunRecord& run, const Grouping& groups, const Plain& plain) {
-  constexpr double kRounding = 1e-5;
   const Column* values = run.find(plain.metric);
   if (values == nullptr ||
-      std::ranges::none_of(*values, [](double value) { return std::fabs(value) > kRounding; }))
+      std::ranges::none_of(*values, [&](double value) { return std::fabs(value) > plain.least; }))
     return "";
   ChartSpec chart = groups.chart();
   chart.title = plain.title;

@@ -64,8 +64,8 @@ Reply out_of_order(const std::string& line, std::string_view why) {
           .in_order = false};
 }
 
-/// Beyond, the squares that a group's deviation is made of would overflow.
-constexpr double kMostReward = 1e100;
+/// Beyond, the difference of two would be no finite float, as an advantage is.
+constexpr double kMostReward = 1e37;
 
 Reply read_reply(const std::string& line, int64_t id) {
   const json reply = json::parse(line, nullptr, false);

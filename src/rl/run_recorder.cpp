@@ -132,8 +132,9 @@ void RunRecorder::samples(std::span<const Sample> samples, std::span<const float
 }
 
 void RunRecorder::metrics(int64_t rollout_id, const Metrics& metrics) {
-  last_row_ = metrics.to_json(rollout_id);
-  if (files_) files_->metrics.append(last_row_);
+  auto row = metrics.to_json(rollout_id);
+  if (files_) files_->metrics.append(row);
+  last_row_ = std::move(row);  // on record from here on
 }
 
 void RunRecorder::evaluation(int64_t rollout_id, const Metrics& metrics) {

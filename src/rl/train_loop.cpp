@@ -106,7 +106,7 @@ class TrainLoop {
     } catch (const Interrupted& interruption) {
       summary_.signal = interruption.signal();
       recorder_->forget_unfinished(rollout_id_);
-    } catch (const Error&) {
+    } catch (const std::exception&) {
       leave_in_order();
       throw;
     }
@@ -145,7 +145,7 @@ class TrainLoop {
     try {
       recorder_->forget_unfinished(rollout_id_);
       report();
-    } catch (const Error& error) {
+    } catch (const std::exception& error) {
       log::warn("no report: {}", error.what());
     }
     say_how_to_go_on("an error");

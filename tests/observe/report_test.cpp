@@ -82,6 +82,17 @@ std::string report_of(const std::filesystem::path& dir) {
   return read_file(dir / "report.html");
 }
 
+TEST(Report, AGradientOfNothingIsShown) {
+  const test::ScratchDir dir;
+  JsonLines metrics(dir / "metrics.jsonl", JsonLines::Open::fresh);
+  for (int i = 0; i < 3; ++i) {
+    Metrics row;
+    row.set("train/grad_norm", 0);
+    metrics.append(row.to_json(i));
+  }
+  EXPECT_TRUE(contains(report_of(dir.path()), "<figcaption>Gradient norm"));
+}
+
 TEST(Report, ShowsChartsTablesAndTheConfigurationVerbatim) {
   const test::ScratchDir dir;
   write_run(dir.path(), {.rollouts = 12, .events_per_rollout = 2});

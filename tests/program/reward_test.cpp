@@ -75,6 +75,14 @@ TEST(Labels, TrainingDoesTheSame) {
   EXPECT_EQ(custom.exit_code, 0) << custom.log;
 }
 
+TEST(RewardProgram, AnEmptyCommandIsNoneAndSaysSo) {
+  const ScratchDir dir;
+  const Outcome outcome = run_miles(with(small_run(dir / "a"), {"--custom-rm-command", ""}));
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.log;
+  EXPECT_NE(outcome.log.find("--custom-rm-command is empty"), std::string::npos) << outcome.log;
+  EXPECT_EQ(run_miles(small_run(dir / "b")).log.find("is empty"), std::string::npos);
+}
+
 TEST(RewardProgram, OneThatCannotStartIsRefusedBeforeAnythingIsLoaded) {
   const ScratchDir dir;
   const std::vector<std::string> command = {"--custom-rm-command", "/no/such/program"};

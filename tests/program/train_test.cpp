@@ -229,7 +229,6 @@ TEST(Train, RefusesWhatCannotWorkBeforeItStarts) {
       {{"--recompute-num-layers", "4"}, 2, "the model has 3 blocks"},
       {{"--recompute-num-layers", "-1"}, 2, "--recompute-num-layers"},
       {{"--rollout-max-prompt-len", "1"}, 3, "--rollout-max-prompt-len"},
-      {{"--custom-rm-command", ""}, 2, "--custom-rm-command"},
       {{"--eval-interval", "1", "--eval-prompt-data", "x", "synthetic:addition?max=9&count=4", "x",
         "synthetic:addition?max=8&count=4"},
        2,

@@ -113,11 +113,11 @@ TEST(RewardCommand, NullIsAFailureAndTheWorkerStays) {
   EXPECT_EQ(results[2].reward, 3);
 }
 
-TEST(RewardCommand, OneThatOverflowsADeviationIsAFailure) {
+TEST(RewardCommand, OneThatOverflowsAnAdvantageIsAFailure) {
   RewardCommand command({.command = worker(R"(echo "{\"id\": $id, \"reward\": $response}")")});
-  const auto results = command.score(requests({"1e308", "-1e99", "-1e101"}));
+  const auto results = command.score(requests({"1e308", "-1e36", "-1e38"}));
   expect_failed(results[0], "beyond");
-  EXPECT_EQ(results[1].reward, -1e99);
+  EXPECT_EQ(results[1].reward, -1e36);
   expect_failed(results[2], "beyond");
 }
 
