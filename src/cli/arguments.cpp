@@ -3,9 +3,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <optional>
-#include <set>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -124,7 +124,12 @@ class Reader {
         config_ = values.back();
       else
         add(words_, {*option, name, values}, name);
-      given_.insert(option);
+      const auto [before, first] = given_.try_emplace(option, name, values);
+      if (!first && takes_value(*option) && before->second.first != name &&
+          before->second.second != values)
+        fail(ErrorCode::flags, "{} {} and {} {}: two names of one flag; pass one of them",
+             before->second.first, fmt::join(before->second.second, " "), name,
+             fmt::join(values, " "));
     }
   }
 
@@ -184,10 +189,11 @@ class Reader {
 
   const CLI::App& app_;
   std::vector<std::string> words_;
-  std::vector<std::string> unknown_;    // as they are shown
-  std::string missing_;                 // the last flag that has no value
-  std::optional<std::string> config_;   // FILE of --config
-  std::set<const CLI::Option*> given_;  // not by the file
+  std::vector<std::string> unknown_;   // as they are shown
+  std::string missing_;                // the last flag that has no value
+  std::optional<std::string> config_;  // FILE of --config
+  // Not by the file: the name it was given by first, and its values then.
+  std::map<const CLI::Option*, std::pair<std::string, std::vector<std::string>>> given_;
   bool help_ = false;
 };
 

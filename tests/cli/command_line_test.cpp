@@ -69,8 +69,16 @@ TEST(CommandLine, ReadsEveryKindOfFlag) {
 
 TEST(CommandLine, TakesWhatIsGivenLast) {
   Example example;
-  example.parse({"--count", "4", "--batch-count", "5"});
+  example.parse({"--count", "4", "--count", "5"});
   EXPECT_EQ(example.count, 5);
+}
+
+TEST(CommandLine, RefusesTwoNamesOfAFlagThatContradictEachOther) {
+  Example example;
+  example.parse({"--count", "4", "--batch-count", "4"});
+  EXPECT_EQ(example.count, 4);
+  EXPECT_EQ(error_of({"--count", "4", "--batch-count", "5"}),
+            "--count 4 and --batch-count 5: two names of one flag; pass one of them");
 }
 
 TEST(CommandLine, RefusesABadNumberInOneLine) {

@@ -208,6 +208,7 @@ TEST(Train, RefusesWhatCannotWorkBeforeItStarts) {
       {{"--lora-rank", "8"}, 2, "full-parameter training only"},
       {{"--n-samples-per-prompt", "1"}, 2, "n-samples-per-prompt"},
       {{"--global-batch-size", "3"}, 2, "global"},
+      {{"--rollout-batch-size", "4", "--batch-size", "8"}, 2, "two names of one flag"},
       {{"--max-tokens-per-gpu", "5"}, 2, "--max-tokens-per-gpu"},
       {{"--rollout-temperature", "0"}, 2, "--rollout-temperature"},
       {{"--eval-interval", "1"}, 2, "--eval-prompt-data"},
