@@ -49,7 +49,6 @@ BlockStore::BlockStore(Memory memory, CopyStreams& copies, BlockStoreOptions opt
   }
   options_.slot_bytes = aligned(largest);
   if (!resident.empty()) resident_region_ = place(resident);
-  window_begin_ = slots_.size();
   if (options_.slots > 0)
     window_region_ =
         place(std::vector<int64_t>(static_cast<size_t>(options_.slots), options_.slot_bytes));

@@ -102,7 +102,7 @@ class BlockStore {
   bool in_place() const { return options_.home_place == Place::device; }
   bool is_resident(int block) const { return block < options_.resident; }
   bool has_home(int block) const { return !(options_.homeless && is_resident(block)); }
-  std::span<Slot> window() { return std::span(slots_).subspan(window_begin_); }
+  std::span<Slot> window() { return std::span(slots_).last(static_cast<size_t>(options_.slots)); }
   bool committed(int block) const;  // the memory of the block's slot
   void invalidate(std::span<Slot> slots);
   Slot* find(int block);
@@ -118,7 +118,6 @@ class BlockStore {
   Region resident_region_;
   Region window_region_;
   std::vector<Slot> slots_;          // resident blocks' by number, then the window's
-  size_t window_begin_ = 0;          // in slots_
   std::vector<Event> home_written_;  // [blocks]: the block's last copy to the home is done
   int64_t uses_ = 0;
   std::exception_ptr failure_;  // of a release, which cannot throw: thrown by what comes next

@@ -29,9 +29,10 @@
 namespace miles::cuda {
 namespace {
 
-constexpr int kTimed = 8;            // so many of the most promising configurations are timed,
-constexpr float kTimedMs = 40;       // and more while all runs together take no longer than this
-constexpr int64_t kUsualRows = 256;  // where one configuration must serve all
+constexpr int kTimed = 8;              // so many of the most promising configurations are timed,
+constexpr float kTimedMs = 40;         // and more while all runs together take no longer than this
+constexpr int64_t kUsualRows = 256;    // where one configuration must serve all
+constexpr int64_t kFinelyTimed = 256;  // tokens up to which every tile of eight is timed anew
 
 cublasStatus_t run(Exec& exec, const Product& product, const Descriptors& with,
                    const cublasLtMatmulAlgo_t& algorithm) {
@@ -47,7 +48,7 @@ cublasStatus_t run(Exec& exec, const Product& product, const Descriptors& with,
 /// the product takes half as long again); many ones in four to eight classes an octave.
 int64_t class_of(int64_t count) {
   int64_t step = 8;
-  while (count > kUsualRows && step * 8 <= count) step *= 2;
+  while (count > kFinelyTimed && step * 8 <= count) step *= 2;
   return (count + step - 1) / step * step;
 }
 
