@@ -6,6 +6,21 @@
 #include "base/error.h"
 
 namespace miles {
+namespace {
+
+/// While it lives, device memory goes from one side to the other and not by way of the system.
+class Exchange {
+ public:
+  explicit Exchange(AddressSpace& memory) : memory_(memory) { memory_.begin_exchange(); }
+  Exchange(const Exchange&) = delete;
+  Exchange& operator=(const Exchange&) = delete;
+  ~Exchange() { memory_.end_exchange(); }
+
+ private:
+  AddressSpace& memory_;
+};
+
+}  // namespace
 
 void check_handoff_options(const HandoffOptions& options) {
   if (options.peak_device == PeakDevice::gpu && !(options.offload_train && options.offload_rollout))
@@ -45,6 +60,7 @@ void Handoff::start() {
 }
 
 void Handoff::after_generate() {
+  const Exchange exchange(memory_.device.memory());
   const auto engine_leaves = [this] {
     if (options_.offload_rollout)
       during("rollout.offload_weights", [this] { engine_.offload_weights(); });
@@ -63,6 +79,7 @@ void Handoff::after_generate() {
 }
 
 void Handoff::after_train() {
+  const Exchange exchange(memory_.device.memory());
   if (options_.peak_device == PeakDevice::gpu) {
     during("actor.clear_memory", [this] { actor_.clear_memory(); });
     during("rollout.onload_weights", [this] { engine_.onload_weights(); });

@@ -27,6 +27,11 @@ class AddressSpace {
   virtual void commit(std::byte* base, int64_t bytes) = 0;
   /// Gives the physical memory back to the system; the content is lost, the address stays.
   virtual void decommit(std::byte* base, int64_t bytes) noexcept = 0;
+  /// Between these two what decommit takes goes to the next commit before it goes to the system,
+  /// which may clear it with the very engines that copies need; the rest goes at the end. The
+  /// process never holds more than the most that was committed at once.
+  virtual void begin_exchange() {}
+  virtual void end_exchange() noexcept {}
 };
 
 /// A point in a stream's work. Copies name the same point. A default-constructed Event is in the

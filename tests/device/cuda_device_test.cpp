@@ -67,6 +67,42 @@ TEST_F(CudaDevice, DecommitGivesBackEveryByte) {
   memory.unreserve(base, bytes);
 }
 
+TEST_F(CudaDevice, AnExchangeTakesNoMoreThanWasThere) {
+  AddressSpace& memory = device_->memory();
+  const int64_t unit = memory.granularity();
+  const auto size = [&](int64_t mebibytes) { return (mebibytes << 20) / unit * unit; };
+  // Whole chunks and a part of one; parts of others.
+  const int64_t bytes = size(700), others = size(900);
+  std::byte* const base = memory.reserve(bytes);
+  std::byte* const other = memory.reserve(others);
+  memory.commit(base, bytes);
+  memory.decommit(base, bytes);
+  const int64_t free = free_bytes();
+  const int64_t foreign = device_->foreign_bytes();
+  memory.commit(base, bytes);
+  memory.begin_exchange();
+  memory.decommit(base, bytes);
+  EXPECT_EQ(free_bytes(), free - bytes) << "it is for the next to take";
+  EXPECT_EQ(device_->foreign_bytes(), foreign);
+  memory.commit(other, size(600));
+  EXPECT_EQ(free_bytes(), free - size(600));
+  memory.decommit(other, size(600));
+  EXPECT_EQ(free_bytes(), free - size(600));
+  memory.commit(other, others);
+  EXPECT_EQ(free_bytes(), free - others);
+  const std::vector<uint8_t> pattern(1 << 20, 7);
+  for (const int64_t at : {int64_t{0}, others - (1 << 20)}) {
+    stream_->copy(other + at, pattern.data(), 1 << 20);
+    EXPECT_EQ(read(other + at, 1 << 20), pattern);
+  }
+  memory.decommit(other, others);
+  memory.end_exchange();
+  EXPECT_EQ(free_bytes(), free);
+  EXPECT_EQ(device_->foreign_bytes(), foreign);
+  memory.unreserve(base, bytes);
+  memory.unreserve(other, others);
+}
+
 TEST_F(CudaDevice, WhatItHoldsForItselfIsToldApartFromWhatWeTook) {
   AddressSpace& memory = device_->memory();
   const int64_t bytes = (int64_t{300} << 20) / memory.granularity() * memory.granularity();

@@ -26,7 +26,7 @@ class CudaDevice : public Device {
   int64_t foreign_bytes() const override {
     size_t free = 0, total = 0;
     check(cudaMemGetInfo(&free, &total), "asking for free device memory");
-    return static_cast<int64_t>(total - free) - memory_.committed_bytes();
+    return static_cast<int64_t>(total - free) - memory_.held_bytes();
   }
   AddressSpace& memory() override { return memory_; }
   AddressSpace& host_memory() override { return host_memory_; }

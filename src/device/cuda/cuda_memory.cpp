@@ -57,21 +57,43 @@ void VirtualMemory::unreserve(std::byte* base, int64_t bytes) noexcept {
   driver().address_free(address(base), static_cast<size_t>(bytes));
 }
 
-VirtualMemory::Chunk VirtualMemory::map_chunk(std::byte* at, int64_t bytes) {
+VirtualMemory::Chunk VirtualMemory::take_chunk(int64_t bytes) {
+  const auto same = std::find_if(unowned_.begin(), unowned_.end(),
+                                 [&](const Chunk& chunk) { return chunk.bytes == bytes; });
+  if (same != unowned_.end()) {
+    const Chunk chunk = *same;
+    unowned_.erase(same);
+    return chunk;
+  }
+  for (int64_t given = 0; given < bytes && !unowned_.empty(); unowned_.pop_back()) {
+    given += unowned_.back().bytes;
+    give_back(unowned_.back());
+  }
   Chunk chunk{.handle = 0, .bytes = bytes};
+  check(driver().create(&chunk.handle, static_cast<size_t>(bytes), &properties_, 0),
+        "taking device memory");
+  held_bytes_ += bytes;
+  return chunk;
+}
+
+void VirtualMemory::give_back(const Chunk& chunk) noexcept {
+  driver().release(chunk.handle);
+  held_bytes_ -= chunk.bytes;
+}
+
+VirtualMemory::Chunk VirtualMemory::map_chunk(std::byte* at, int64_t bytes) {
+  const Chunk chunk = take_chunk(bytes);
   const auto size = static_cast<size_t>(bytes);
-  check(driver().create(&chunk.handle, size, &properties_, 0), "taking device memory");
   const CUresult mapped = driver().map(address(at), size, 0, chunk.handle, 0);
-  if (mapped != CUDA_SUCCESS) driver().release(chunk.handle);
+  if (mapped != CUDA_SUCCESS) give_back(chunk);
   check(mapped, "mapping device memory");
   const CUmemAccessDesc access{properties_.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
   const CUresult accessible = driver().set_access(address(at), size, &access, 1);
   if (accessible != CUDA_SUCCESS) {
     driver().unmap(address(at), size);
-    driver().release(chunk.handle);
+    give_back(chunk);
   }
   check(accessible, "opening device memory");
-  committed_bytes_ += bytes;
   return chunk;
 }
 
@@ -95,11 +117,20 @@ void VirtualMemory::decommit(std::byte* base, int64_t) noexcept {
   std::byte* at = base;
   for (const Chunk& chunk : found->second) {
     driver().unmap(address(at), static_cast<size_t>(chunk.bytes));
-    driver().release(chunk.handle);
     at += chunk.bytes;
-    committed_bytes_ -= chunk.bytes;
+  }
+  if (exchanging_) {
+    unowned_.insert(unowned_.end(), found->second.begin(), found->second.end());
+  } else {
+    for (const Chunk& chunk : found->second) give_back(chunk);
   }
   committed_.erase(found);
+}
+
+void VirtualMemory::end_exchange() noexcept {
+  for (const Chunk& chunk : unowned_) give_back(chunk);
+  unowned_.clear();
+  exchanging_ = false;
 }
 
 int64_t PinnedMemory::granularity() const {
