@@ -1,6 +1,8 @@
 // One problem of packed sequences, forward and backward.
 #pragma once
 
+#include <optional>
+
 #include "bench/attention_cuda_problem.cuh"
 
 namespace miles::cuda {
@@ -13,6 +15,7 @@ struct Training {
   Buffer<T> q, k, v, dout, out, dq, dk, dv;
   Buffer<float> lse;
   Buffer<int32_t> begins, context;
+  std::optional<Buffer<unsigned char>> scratch = {};  // of the backward
 
   explicit Training(const Problem& e)
       : e(e),
@@ -46,17 +49,21 @@ struct Training {
   void backward(size_t workspace = size_t(kCudaWorkspaceBytes)) {
     Exec exec = runner().exec();
     exec.workspace = exec.workspace.first(workspace);
-    cuda::attention_backward(exec, {.q = view(q, queries()),
-                                    .k = view(k, keys()),
-                                    .v = view(v, keys()),
-                                    .out = view(out, queries()),
-                                    .lse = view(lse, {e.tokens(), e.heads}),
-                                    .dout = view(dout, queries()),
-                                    .query_begin = view(begins, {e.sequences() + 1}),
-                                    .scale = e.scale(),
-                                    .dq = view(dq, queries()),
-                                    .dk = view(dk, keys()),
-                                    .dv = view(dv, keys())});
+    cuda::attention_backward(
+        exec, {.q = view(q, queries()),
+               .k = view(k, keys()),
+               .v = view(v, keys()),
+               .out = view(out, queries()),
+               .lse = view(lse, {e.tokens(), e.heads}),
+               .dout = view(dout, queries()),
+               .query_begin = view(begins, {e.sequences() + 1}),
+               .scale = e.scale(),
+               .scratch = scratch ? Tensor(scratch->get(), DType::u8, {int64_t(scratch->size())})
+                                  : Tensor{},
+               .longest = *std::max_element(e.lengths.begin(), e.lengths.end()),
+               .dq = view(dq, queries()),
+               .dk = view(dk, keys()),
+               .dv = view(dv, keys())});
   }
 };
 

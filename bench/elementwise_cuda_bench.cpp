@@ -248,7 +248,8 @@ Case swiglu_backward_case(Bench& bench, int64_t n, int64_t columns) {
 }
 
 Case add_case(Bench& bench, int64_t n) {
-  const AddArgs args = {.x = bench.bf16({n}), .y = bench.bf16({n})};
+  const Tensor x = bench.bf16({n});
+  const AddArgs args = {.x = x, .y = bench.bf16({n}), .sum = x};
   return {fmt::format("add {}", n),
           3 * args.x.bytes(),
           [args](Exec& exec) { add(exec, args); },

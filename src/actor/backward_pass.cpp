@@ -80,7 +80,7 @@ class Backward {
       const auto lease = pass_.buffers.residual(pass_.layout.layers(), m, Access::update, stream());
       pass_.buffers.prefetch_residual(pass_.layout.layers(), m + 1);
       const Tensor x = view(lease, m);
-      const Tensor dx = pass_.buffers.dx().rows(0, x.dim(0));
+      const Tensor dx = pass_.buffers.layer_gradients().middle.rows(0, x.dim(0));
       stream().fill_zero(dx.data(), dx.bytes());
       for_head_rows(pass_, m, [&](const HeadRows& rows) {
         forward_head(pass_, weights, x, rows);
@@ -173,9 +173,7 @@ class Backward {
         const auto here = pass_.buffers.residual(l, m, Access::update, stream());
         pass_.buffers.prefetch_residual(l, m + 1);
         const Tensor x = view(here, m);
-        const Tensor dx = pass_.buffers.dx().rows(0, x.dim(0));
         const LayerBuffers buffers = pass_.buffers.layer(l, m);
-        stream().copy(dx.data(), above.data(), dx.bytes());
         backward_layer(pass_.exec, {.context = {.config = pass_.config,
                                                 .weights = weights,
                                                 .batch = pass_.buffers.batch(m),
@@ -186,9 +184,10 @@ class Backward {
                                     .buffers = pass_.buffers.layer_gradients(),
                                     .gradients = gradients,
                                     .x_in = x,
-                                    .dx = dx,
-                                    .matrices = m == 0 ? Accumulate::no : Accumulate::yes});
-        stream().copy(x.data(), dx.data(), dx.bytes());
+                                    .dy = view(above, m),
+                                    .dx = x,
+                                    .matrices = m == 0 ? Accumulate::no : Accumulate::yes,
+                                    .scratch = pass_.buffers.head().all_logits});
       }
     }
     emit(l, pass_.buffers.layer_accumulator());

@@ -32,18 +32,20 @@ void forward_layer_m(const Pass& pass, const LayerWeights& weights, int64_t l, i
   const auto output = pass.buffers.residual(to, m, Access::overwrite, pass.exec.stream);
   pass.buffers.prefetch_residual(from, m + 1);
   const Tensor x = residual_view(pass, output, m);
-  const LayerBuffers buffers = keep == Keep::all ? pass.buffers.layer(l, m) : pass.buffers.layer();
-  pass.exec.stream.copy(x.data(), input.data(), x.bytes());
+  LayerBuffers buffers = keep == Keep::all ? pass.buffers.layer(l, m) : pass.buffers.layer();
+  if (!buffers.middle) buffers.middle = x;  // where nobody keeps it, it becomes the output in place
   // Another micro-batch uses the layer's buffers next, and the output may leave the device: whole.
-  settle(pass.exec, forward_layer(pass.exec,
-                                  {.config = pass.config,
-                                   .weights = weights,
-                                   .batch = pass.buffers.batch(m),
-                                   .buffers = buffers,
-                                   .rope = pass.buffers.rope(),
-                                   .k_pool = pass.buffers.layer_gradients().k,
-                                   .v_pool = pass.buffers.layer_gradients().v},
-                                  {.x = x}));
+  settle(pass.exec,
+         forward_layer(pass.exec,
+                       {.config = pass.config,
+                        .weights = weights,
+                        .batch = pass.buffers.batch(m),
+                        .buffers = buffers,
+                        .rope = pass.buffers.rope(),
+                        .k_pool = pass.buffers.layer_gradients().k,
+                        .v_pool = pass.buffers.layer_gradients().v},
+                       {.x = residual_view(pass, input, m)}),
+         x);
 }
 
 }  // namespace

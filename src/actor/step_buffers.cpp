@@ -29,6 +29,9 @@ HeadBuffers make_head_buffers(const ModelConfig& config, int64_t rows, Arena& ar
   head.logits = arena.allocate(DType::f32, {rows, config.vocab_size});
   head.dlogits =
       dtype == DType::f32 ? head.logits : arena.allocate(dtype, {rows, config.vocab_size});
+  auto* const begin = static_cast<std::byte*>(head.logits.data());
+  auto* const end = static_cast<std::byte*>(head.dlogits.data()) + head.dlogits.bytes();
+  head.all_logits = {begin, DType::u8, {end - begin}};
   head.rows = arena.allocate(DType::i32, {rows});
   head.targets = arena.allocate(DType::i32, {rows});
   for (Tensor* column : {&head.rstd, &head.inverse_temperature, &head.log_prob, &head.lse,
@@ -74,7 +77,6 @@ void StepBuffers::place(Arena& activations, Arena& accumulators, Arena& working)
   layer_ = make_layer_buffers(config_, tokens, LayerUse::training, activations);
   layer_gradients_ = make_layer_gradient_buffers(config_, tokens, activations);
   head_ = make_head_buffers(config_, head_rows_, activations);
-  dx_ = activations.allocate(config_.dtype, {tokens, config_.hidden_size});
   // All micro-batches of a step are uploaded at its start; each one's arrays are padded by
   // themselves.
   const int64_t batches = most_batches();

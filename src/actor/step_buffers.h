@@ -19,6 +19,7 @@ struct HeadBuffers {
   Tensor rstd;                 // [C] f32
   Tensor logits;               // [C, V] f32
   Tensor dlogits;              // [C, V] T; the logits themselves when T is f32
+  Tensor all_logits;           // [bytes] u8: the memory of both, for who comes when they are done
   Tensor d_normed;             // [C, H] T
   Tensor dx;                   // [C, H] T
   Tensor rows;                 // [C] i32
@@ -66,7 +67,6 @@ class StepBuffers {
   const LayerGradientBuffers& layer_gradients() const { return layer_gradients_; }
   const HeadBuffers& head() const { return head_; }
   Tensor rope() const { return rope_; }                        // [max_sequence_length, D] f32
-  Tensor dx() const { return dx_; }                            // [max_tokens_per_gpu, H] T
   std::byte* layer_accumulator() const { return layer_sum_; }  // f32, one layer's gradient
   std::byte* embed_accumulator() const { return embed_sum_; }  // f32, the embedding's
   std::byte* head_accumulator() const { return head_sum_; }    // f32, the head's
@@ -90,7 +90,7 @@ class StepBuffers {
   LayerBuffers layer_;
   LayerGradientBuffers layer_gradients_;
   HeadBuffers head_;
-  Tensor rope_, dx_, norms_, workspace_, uploads_, kept_room_;
+  Tensor rope_, norms_, workspace_, uploads_, kept_room_;
   std::byte* layer_sum_ = nullptr;
   std::byte* embed_sum_ = nullptr;
   std::byte* head_sum_ = nullptr;

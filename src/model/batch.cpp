@@ -1,5 +1,7 @@
 #include "model/batch.h"
 
+#include <algorithm>
+
 namespace miles {
 namespace {
 
@@ -19,6 +21,13 @@ Tensor upload(Exec& exec, Arena& arena, const std::vector<int32_t>& values) {
 
 Tensor upload(Exec& exec, Arena& arena, const std::vector<float>& values) {
   return upload_values(exec, arena, values);
+}
+
+int64_t HostBatch::longest() const {
+  int32_t most = 0;
+  for (size_t b = 1; b < query_begin.size(); ++b)
+    most = std::max(most, query_begin[b] - query_begin[b - 1]);
+  return most;
 }
 
 void HostBatch::append_packed(const std::vector<int32_t>& sequence) {

@@ -27,6 +27,7 @@ struct HostBatch {
   int64_t tokens() const { return static_cast<int64_t>(ids.size()); }
   int64_t sequences() const { return static_cast<int64_t>(context.size()); }
   bool shares() const { return !shared_runs.empty(); }
+  int64_t longest() const;  // tokens of this batch that one sequence has at most
 
   /// Appends a whole sequence whose keys lie packed in token order (training).
   void append_packed(const std::vector<int32_t>& sequence);
@@ -44,6 +45,7 @@ struct DeviceBatch {
   Tensor shared_runs;  // [R, 2] i32, or empty
   Tensor shared_keys;  // [B] i32, or empty
   int page_size = 0;
+  int64_t longest = 0;  // tokens of one sequence, at most
 };
 
 /// `batch` on the device, each array brought by `put(values)`, which gives a tensor of them.
@@ -58,7 +60,8 @@ DeviceBatch to_device(const HostBatch& batch, Put&& put) {
                      .kv_begin = put(batch.kv_begin),
                      .shared_runs = put(batch.shared_runs),
                      .shared_keys = put(batch.shared_keys),
-                     .page_size = batch.page_size};
+                     .page_size = batch.page_size,
+                     .longest = batch.longest()};
   if (device.page_table)
     device.page_table = device.page_table.reshape(
         {batch.sequences(), device.page_table.elements() / batch.sequences()});

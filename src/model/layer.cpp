@@ -104,11 +104,12 @@ void split_heads(Exec& exec, const LayerContext& context) {
                    .eps = static_cast<float>(context.config.rms_norm_eps)});
 }
 
-/// x += delta;  post_normed = norm(x)
+/// middle = x + delta;  post_normed = norm(middle)
 void norm_middle(Exec& exec, const LayerContext& context, const Residual& residual) {
   const int64_t n = residual.x.dim(0);
   rms_norm(exec, {.x = residual.x,
                   .delta = residual.delta,
+                  .sum = residual.delta ? first_rows(context.buffers.middle, n) : Tensor{},
                   .w = context.weights.post_norm,
                   .y = context.buffers.post_normed.rows(0, n),
                   .rstd = first_rows(context.buffers.post_rstd, n),
@@ -158,19 +159,19 @@ Residual forward_layer(Exec& exec, const LayerContext& context, const Residual& 
   const int64_t n = residual.x.dim(0);
   const Tensor middle = context.buffers.middle;
   forward_attention(exec, context, residual);
-  if (middle) exec.stream.copy(middle.data(), residual.x.data(), residual.x.bytes());
   forward_gate_up(exec, context);
   const Tensor activated = context.buffers.activated.rows(0, n);
   const Tensor projected = context.buffers.projected.rows(0, n);
   swiglu(exec, {.gate_up = context.buffers.gate_up.rows(0, n), .y = activated});
   linear(exec, {.x = activated, .w = context.weights.down, .y = projected});
-  return {.x = residual.x, .delta = projected};
+  return {.x = middle ? middle.rows(0, n) : residual.x, .delta = projected};
 }
 
-Tensor settle(Exec& exec, const Residual& residual) {
+void settle(Exec& exec, const Residual& residual, Tensor to) {
   const Shape flat = {residual.x.elements()};
-  if (residual.delta) add(exec, {.x = residual.x.reshape(flat), .y = residual.delta.reshape(flat)});
-  return residual.x;
+  add(exec, {.x = residual.x.reshape(flat),
+             .y = residual.delta.reshape(flat),
+             .sum = to.reshape(flat)});
 }
 
 void restore_layer(Exec& exec, const LayerContext& context, Tensor x) {

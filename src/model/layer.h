@@ -39,7 +39,7 @@ struct LayerBuffers {
   Tensor post_rstd;    // [N] f32; training only
   Tensor gate_up;      // [N, 2F] T
   Tensor activated;    // [N, F] T
-  Tensor middle;       // [N, H] T: x between attention and MLP; or empty, and then nobody keeps it
+  Tensor middle;       // [N, H] T: x between attention and MLP; or empty, and then it replaces x
 };
 
 /// What a block's backward needs of its forward and only products and attention can give: with it
@@ -82,16 +82,16 @@ struct Residual {
   Tensor delta = {};  // [N, H] T: still to be added to x; or empty. May be `buffers.projected`
 };
 
-/// x += delta;  x += attention(norm(x));  keys and values go to the pools.
-/// Afterwards x is the middle of the block and `buffers.post_normed` its normalised form.
+/// x += delta;  middle = x + attention(norm(x));  keys and values go to the pools. Afterwards
+/// `buffers.post_normed` is the middle's normalised form.
 void forward_attention(Exec& exec, const LayerContext& context, const Residual& residual);
 /// From `buffers.post_normed` to `buffers.gate_up`.
 void forward_gate_up(Exec& exec, const LayerContext& context);
-/// The whole block. x is updated in place; what the block adds last is returned beside it, in
-/// `buffers.projected`.
+/// The whole block. Returns the middle and, in `buffers.projected`, what the block adds to it last.
+/// Who keeps the middle settles the two elsewhere.
 Residual forward_layer(Exec& exec, const LayerContext& context, const Residual& residual);
-/// x += delta, with the bits that a norm would have given it; returns x.
-Tensor settle(Exec& exec, const Residual& residual);
+/// to = x + delta, with the bits that a norm would have given it. `to` may be x.
+void settle(Exec& exec, const Residual& residual, Tensor to);
 /// After a forward with the same LayerActivations: norms, q, keys and values once more, to the bit,
 /// from those and the block's input x (not changed).
 void restore_layer(Exec& exec, const LayerContext& context, Tensor x);

@@ -17,6 +17,7 @@ LayerGradientBuffers make_layer_gradient_buffers(const ModelConfig& config, int6
   const Shape kv_heads = {tokens, config.num_key_value_heads, config.head_dim};
   LayerGradientBuffers buffers;
   buffers.x = arena.allocate(dtype, {tokens, config.hidden_size});
+  buffers.middle = arena.allocate(dtype, {tokens, config.hidden_size});
   buffers.k = arena.allocate(dtype, kv_heads);
   buffers.v = arena.allocate(dtype, kv_heads);
   buffers.normed = arena.allocate(dtype, {tokens, config.hidden_size});
@@ -33,17 +34,17 @@ namespace {
 /// From the gradient of the block's output to that of its middle.
 void backward_mlp(Exec& exec, const LayerBackwardArgs& args, Tensor x_middle) {
   const LayerContext& context = args.context;
-  const int64_t n = args.dx.dim(0);
+  const int64_t n = args.dy.dim(0);
   const Tensor activated = context.buffers.activated.rows(0, n);
   const Tensor gate_up = context.buffers.gate_up.rows(0, n);
   const Tensor d_normed = args.buffers.normed.rows(0, n);
 
   // `activated` takes its own gradient first; the nonlinearity turns that into its value.
-  linear_backward_input(exec, {.dy = args.dx, .w = context.weights.down, .dx = activated});
+  linear_backward_input(exec, {.dy = args.dy, .w = context.weights.down, .dx = activated});
   swiglu_backward(exec, {.dy = activated, .gate_up = gate_up, .dgate_up = gate_up, .y = activated});
   linear_backward_weight(
       exec,
-      {.dy = args.dx, .x = activated, .dw = args.gradients.down, .accumulate = args.matrices});
+      {.dy = args.dy, .x = activated, .dw = args.gradients.down, .accumulate = args.matrices});
   linear_backward_weight(exec, {.dy = gate_up,
                                 .x = context.buffers.post_normed.rows(0, n),
                                 .dw = args.gradients.gate_up,
@@ -53,7 +54,8 @@ void backward_mlp(Exec& exec, const LayerBackwardArgs& args, Tensor x_middle) {
                            .x = x_middle,
                            .w = context.weights.post_norm,
                            .rstd = context.buffers.post_rstd.rows(0, n),
-                           .dx = args.dx,
+                           .residual = args.dy,
+                           .dx = args.buffers.middle.rows(0, n),
                            .dw = args.gradients.post_norm});
 }
 
@@ -63,20 +65,21 @@ void backward_attention(Exec& exec, const LayerBackwardArgs& args) {
   const ModelConfig& config = context.config;
   const LayerBuffers& forward = context.buffers;
   const LayerGradientBuffers& buffers = args.buffers;
-  const int64_t n = args.dx.dim(0);
+  const int64_t n = args.dy.dim(0);
+  const Tensor d_middle = buffers.middle.rows(0, n);
   const Tensor attended = forward.attended.rows(0, n);
   const Tensor d_attended = buffers.attended.rows(0, n);
   const Tensor dq = buffers.q.rows(0, n), dk = buffers.dk.rows(0, n), dv = buffers.dv.rows(0, n);
   const Tensor d_qkv = buffers.qkv.rows(0, n);
   const Tensor d_normed = buffers.normed.rows(0, n);
 
-  linear_backward_weight(exec, {.dy = args.dx,
+  linear_backward_weight(exec, {.dy = d_middle,
                                 .x = attended.reshape({n, config.q_size()}),
                                 .dw = args.gradients.o,
                                 .accumulate = args.matrices});
   linear_backward_input(
       exec,
-      {.dy = args.dx, .w = context.weights.o, .dx = d_attended.reshape({n, config.q_size()})});
+      {.dy = d_middle, .w = context.weights.o, .dx = d_attended.reshape({n, config.q_size()})});
   attention_backward(exec, {.q = forward.q.rows(0, n),
                             .k = buffers.k.rows(0, n),
                             .v = buffers.v.rows(0, n),
@@ -85,6 +88,8 @@ void backward_attention(Exec& exec, const LayerBackwardArgs& args) {
                             .dout = d_attended,
                             .query_begin = context.batch.query_begin,
                             .scale = 1.0F / std::sqrt(static_cast<float>(config.head_dim)),
+                            .scratch = args.scratch,
+                            .longest = context.batch.longest,
                             .dq = dq,
                             .dk = dk,
                             .dv = dv});
@@ -109,6 +114,7 @@ void backward_attention(Exec& exec, const LayerBackwardArgs& args) {
                            .x = args.x_in,
                            .w = context.weights.input_norm,
                            .rstd = forward.rstd.rows(0, n),
+                           .residual = d_middle,
                            .dx = args.dx,
                            .dw = args.gradients.input_norm});
 }
@@ -116,20 +122,23 @@ void backward_attention(Exec& exec, const LayerBackwardArgs& args) {
 }  // namespace
 
 void backward_layer(Exec& exec, const LayerBackwardArgs& args) {
-  LayerContext forward = args.context;
-  forward.k_pool = args.buffers.k;
-  forward.v_pool = args.buffers.v;
-  const int64_t n = args.dx.dim(0);
-  const Tensor kept = args.context.buffers.middle;
-  const Tensor middle = (kept ? kept : args.buffers.x).rows(0, n);
+  LayerBuffers buffers = args.context.buffers;
+  const bool kept(buffers.middle);
+  if (!kept) buffers.middle = args.buffers.x;
+  const LayerContext forward = {.config = args.context.config,
+                                .weights = args.context.weights,
+                                .batch = args.context.batch,
+                                .buffers = buffers,
+                                .rope = args.context.rope,
+                                .k_pool = args.buffers.k,
+                                .v_pool = args.buffers.v};
   if (kept) {
     restore_layer(exec, forward, args.x_in);
   } else {
-    exec.stream.copy(middle.data(), args.x_in.data(), middle.bytes());
-    forward_attention(exec, forward, {.x = middle});
+    forward_attention(exec, forward, {.x = args.x_in});
     forward_gate_up(exec, forward);
   }
-  backward_mlp(exec, args, middle);
+  backward_mlp(exec, args, buffers.middle.rows(0, args.dy.dim(0)));
   backward_attention(exec, args);
 }
 

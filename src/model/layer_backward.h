@@ -10,7 +10,8 @@ namespace miles {
 
 /// Room for gradients of what a block computes on the way, N tokens.
 struct LayerGradientBuffers {
-  Tensor x;         // [N, H] T: a recomputed block's input, then its middle
+  Tensor x;         // [N, H] T: a recomputed block's middle
+  Tensor middle;    // [N, H] T: gradient of the middle
   Tensor k;         // [N, Hkv, D] T: keys, packed
   Tensor v;         // [N, Hkv, D] T
   Tensor normed;    // [N, H] T: gradient of either norm's output
@@ -31,12 +32,14 @@ struct LayerBackwardArgs {
   LayerContext context;
   const LayerGradientBuffers& buffers;  // for at least the batch's tokens
   const LayerWeights& gradients;        // f32 views, accumulated
-  Tensor x_in;                          // [N, H] T: what the forward was given; not changed
-  Tensor dx;  // [N, H] T: gradient of the block's output; becomes the input's
+  Tensor x_in;                          // [N, H] T: what the forward was given
+  Tensor dy;                            // [N, H] T: gradient of the block's output
+  Tensor dx;  // [N, H] T: gradient of x_in, written; may be the memory of x_in or dy
   Accumulate matrices = Accumulate::yes;  // no: what matrices' gradients hold is replaced
+  Tensor scratch = {};  // [bytes] u8: attention_backward's, changes no bit; or empty
 };
 
-/// dx ← ∂L/∂x_in and gradients += ∂L/∂weights (matrices' may be replaced). Deterministic.
+/// dx = ∂L/∂x_in and gradients += ∂L/∂weights (matrices' may be replaced). Deterministic.
 void backward_layer(Exec& exec, const LayerBackwardArgs& args);
 
 }  // namespace miles

@@ -80,6 +80,7 @@ void attention_backward(Exec& exec, const AttentionBackwardArgs& args) {
   check_tensor({op, "dq", args.dq}, type, queries);
   check_tensor({op, "dk", args.dk}, type, keys);
   check_tensor({op, "dv", args.dv}, type, keys);
+  if (args.scratch) check_tensor({op, "scratch", args.scratch}, DType::u8, {args.scratch.bytes()});
   check_workspace(op, exec);
   kernels(exec.device.kind()).attention_backward(exec, args);
 }

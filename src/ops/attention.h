@@ -55,9 +55,13 @@ struct AttentionBackwardArgs {
   Tensor dout;         // [N, Hq, D] T
   Tensor query_begin;  // [B + 1] i32
   float scale = 1;
-  Tensor dq;  // [N, Hq, D] T, overwritten
-  Tensor dk;  // [N, Hkv, D] T, overwritten
-  Tensor dv;  // [N, Hkv, D] T, overwritten
+  // A hint, which changes no bit: memory for what would else be computed twice. It helps where it
+  // holds N · longest bytes, or so, for each of several query heads.
+  Tensor scratch = {};  // [bytes] u8, 16-byte aligned; or empty
+  int64_t longest = 0;  // tokens, with scratch: no sequence has more
+  Tensor dq;            // [N, Hq, D] T, overwritten
+  Tensor dk;            // [N, Hkv, D] T, overwritten
+  Tensor dv;            // [N, Hkv, D] T, overwritten
 };
 void attention_backward(Exec& exec, const AttentionBackwardArgs& args);
 

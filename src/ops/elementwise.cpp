@@ -20,6 +20,7 @@ void add(Exec& exec, const AddArgs& args) {
   const char* op = "add";
   check_values({op, "x", args.x}, 1);
   check_tensor({op, "y", args.y}, args.x.dtype(), args.x.shape());
+  check_tensor({op, "sum", args.sum}, args.x.dtype(), args.x.shape());
   kernels(exec.device.kind()).add(exec, args);
 }
 

@@ -15,10 +15,11 @@ struct CastArgs {
 };
 void cast(Exec& exec, const CastArgs& args);
 
-/// x += y. f32 arithmetic, rounded once.
+/// sum = x + y. f32 arithmetic, rounded once.
 struct AddArgs {
-  Tensor x;  // [n] T, updated
-  Tensor y;  // [n] T
+  Tensor x;    // [n] T
+  Tensor y;    // [n] T
+  Tensor sum;  // [n] T; may be x or y
 };
 void add(Exec& exec, const AddArgs& args);
 

@@ -10,6 +10,8 @@ void rms_norm(Exec& exec, const RmsNormArgs& args) {
   const DType type = args.x.dtype();
   const int64_t rows = args.x.dim(0), columns = args.x.dim(1);
   check_optional({op, "delta", args.delta}, type, {rows, columns});
+  check_optional({op, "sum", args.sum}, type, {rows, columns});
+  MILES_CHECK(args.delta || !args.sum, "{}: a sum, but nothing to add", op);
   check_tensor({op, "w", args.w}, type, {columns});
   check_tensor({op, "y", args.y}, type, {rows, columns});
   check_optional({op, "rstd", args.rstd}, DType::f32, {rows});
@@ -25,6 +27,7 @@ void rms_norm_backward(Exec& exec, const RmsNormBackwardArgs& args) {
   check_tensor({op, "dy", args.dy}, type, {rows, columns});
   check_tensor({op, "w", args.w}, type, {columns});
   check_tensor({op, "rstd", args.rstd}, DType::f32, {rows});
+  check_optional({op, "residual", args.residual}, type, {rows, columns});
   check_tensor({op, "dx", args.dx}, type, {rows, columns});
   check_tensor({op, "dw", args.dw}, DType::f32, {columns});
   kernels(exec.device.kind()).rms_norm_backward(exec, args);

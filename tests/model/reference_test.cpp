@@ -103,6 +103,7 @@ class PackedModel {
                              .buffers = gradient_buffers_,
                              .gradients = layer(l, gradient_base(), DType::f32),
                              .x_in = residual(l),
+                             .dy = dx,
                              .dx = dx});
     embedding_backward(exec_, {.ids = batch_.ids, .dy = dx, .dtable = embed_gradients()});
     return to_vector(gradients_);
@@ -172,7 +173,7 @@ class PackedModel {
     for (int64_t l = 0; l < model_.layout.layers(); ++l) {
       const Tensor& x = residual(l + 1);
       exec_.stream.copy(x.data(), residual(l).data(), x.bytes());
-      settle(exec_, forward_layer(exec_, context(l), {.x = x}));
+      settle(exec_, forward_layer(exec_, context(l), {.x = x}), x);
     }
     head_.weights = head(base(), config.dtype);
     head_.x = residuals_.back();

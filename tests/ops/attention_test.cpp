@@ -232,7 +232,9 @@ class Attention : public ::testing::Test {
   struct Gradients {
     Values<T> dq, dk, dv;
   };
-  Gradients run_backward(Values<T> dout) {
+  /// With so many bytes of scratch, which hold NaN.
+  Gradients run_backward(Values<T> dout, size_t scratch_bytes = 0) {
+    Values<uint8_t> scratch(scratch_bytes, 0xFF);
     auto forward = run_packed();
     auto begins = e_.begins();
     Gradients g = {Values<T>(q_.size()), Values<T>(k_.size()), Values<T>(v_.size())};
@@ -247,6 +249,8 @@ class Attention : public ::testing::Test {
                               .dout = tensor(dout, queries),
                               .query_begin = tensor(begins),
                               .scale = e_.scale(),
+                              .scratch = scratch.empty() ? Tensor() : tensor(scratch),
+                              .longest = *std::max_element(e_.lengths.begin(), e_.lengths.end()),
                               .dq = tensor(g.dq, queries),
                               .dk = tensor(g.dk, keys),
                               .dv = tensor(g.dv, keys)});
@@ -532,6 +536,29 @@ TYPED_TEST(Attention, BackwardIsTheDerivative) {
     expect_near(got.dv, differences(v, [&](const auto& x) { return loss(q, k, x); }), tolerance,
                 "dv");
   }
+}
+
+TYPED_TEST(Attention, BackwardWithScratchGivesTheSameBits) {
+  using T = typename TypeParam::Storage;
+  const auto check = [&](const Extents& e, size_t scratch_bytes) {
+    this->make(e);
+    const auto dout = normals<T>(static_cast<int64_t>(this->q_.size()), 4);
+    const auto without = this->run_backward(dout), with = this->run_backward(dout, scratch_bytes);
+    EXPECT_TRUE(same_bits(without.dq, with.dq)) << e.dim << " by " << e.heads;
+    EXPECT_TRUE(same_bits(without.dk, with.dk)) << e.dim << " by " << e.heads;
+    EXPECT_TRUE(same_bits(without.dv, with.dv)) << e.dim << " by " << e.heads;
+  };
+  constexpr size_t kPlenty = size_t{64} << 20;
+  check({.heads = 4, .kv_heads = 2, .dim = 64, .lengths = {65, 3}}, kPlenty);
+  if (!on_cuda()) return;  // the CPU reads no hint
+  for (const int64_t ratio : {1, 2, 3, 8, 20})
+    check({.heads = ratio, .kv_heads = 1, .dim = 128, .lengths = {1, 64, 65, 130}}, kPlenty);
+  check({.heads = 4, .kv_heads = 2, .dim = 128, .lengths = {400, 40}}, kPlenty);
+  check({.heads = 6, .kv_heads = 2, .dim = 80, .lengths = {65}}, kPlenty);
+  // Many blocks of few rows, 1.4 MB a key head: none, some at a time, all.
+  const Extents many = {
+      .heads = 32, .kv_heads = 8, .dim = 128, .lengths = std::vector<int32_t>(40, 3)};
+  for (const size_t bytes : {size_t{1} << 20, size_t{10} << 20, kPlenty}) check(many, bytes);
 }
 
 /// d loss / dv[j] = Σ p·dout is checked by linearity: loss(v) = Σ dout∘out is linear in v, so

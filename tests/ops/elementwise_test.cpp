@@ -78,7 +78,10 @@ TYPED_TEST(Add, AddsInF32AndRoundsOnce) {
     for (size_t i = 0; i < x.size(); ++i)
       want.push_back(from_float<T>(to_float(x[i]) + to_float(y[i])));
     Exec exec = bench.exec();
-    add(exec, {.x = tensor(x), .y = tensor(y)});
+    Values<T> sum(x.size());
+    add(exec, {.x = tensor(x), .y = tensor(y), .sum = tensor(sum)});
+    EXPECT_TRUE(same_bits(sum, want));
+    add(exec, {.x = tensor(x), .y = tensor(y), .sum = tensor(x)});
     EXPECT_TRUE(same_bits(x, want));
   }
 }

@@ -184,6 +184,60 @@ TYPED_TEST(RmsNorm, BackwardOfLongRows) {
   }
 }
 
+TYPED_TEST(RmsNorm, TheSumMayGoElsewhere) {
+  using T = TypeParam;
+  for (const int64_t columns : kWidths) {
+    const int64_t rows = 3;
+    auto x = normals<T>(rows * columns, 1), delta = normals<T>(rows * columns, 2);
+    auto w = normals<T>(columns, 3);
+    const auto before = x;
+    const auto in_place = this->run(x, delta, w);
+    Values<T> sum(x.size()), y(x.size());
+    Exec exec = this->bench_.exec();
+    rms_norm(exec, {.x = tensor(x, {rows, columns}),
+                    .delta = tensor(delta, {rows, columns}),
+                    .sum = tensor(sum, {rows, columns}),
+                    .w = tensor(w),
+                    .y = tensor(y, {rows, columns}),
+                    .rstd = {},
+                    .eps = kEps});
+    EXPECT_TRUE(same_bits(x, before)) << columns;
+    EXPECT_TRUE(same_bits(sum, in_place.x)) << columns;
+    EXPECT_TRUE(same_bits(y, in_place.y)) << columns;
+  }
+}
+
+TYPED_TEST(RmsNorm, BackwardMayReplaceItsResidualOrItsInput) {
+  using T = TypeParam;
+  for (const int64_t columns : kWidths) {
+    const int64_t rows = 150;
+    auto x = normals<T>(rows * columns, 1), dy = normals<T>(rows * columns, 2);
+    auto w = normals<T>(columns, 3), residual = normals<T>(rows * columns, 4);
+    auto rstd = this->run(x, {}, w).rstd;
+    const auto run = [&](Tensor from, Tensor to) {
+      Values<float> dw(w.size(), 1.0F);
+      Exec exec = this->bench_.exec();
+      rms_norm_backward(exec, {.dy = tensor(dy, {rows, columns}),
+                               .x = tensor(x, {rows, columns}),
+                               .w = tensor(w),
+                               .rstd = tensor(rstd),
+                               .residual = from,
+                               .dx = to,
+                               .dw = tensor(dw)});
+      return dw;
+    };
+    Values<T> apart(x.size());
+    const Tensor past = tensor(residual, {rows, columns});
+    const auto dw = run(past, tensor(apart, {rows, columns}));
+    const auto kept = residual;
+    EXPECT_TRUE(same_bits(run({}, past), dw)) << columns;
+    EXPECT_TRUE(same_bits(residual, apart)) << columns;
+    residual = kept;
+    EXPECT_TRUE(same_bits(run(past, tensor(x, {rows, columns})), dw)) << columns;
+    EXPECT_TRUE(same_bits(x, apart)) << columns;
+  }
+}
+
 TYPED_TEST(RmsNorm, BackwardHasTheSameBitsForAnyNumberOfThreads) {
   using T = TypeParam;
   const int64_t rows = 301, columns = 172;

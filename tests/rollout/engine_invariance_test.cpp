@@ -294,15 +294,17 @@ std::vector<float> packed_log_probs(const SmallModel& model, const std::vector<i
   for (int64_t i = 0; i < model.layout.layers(); ++i) {
     const LayerWeights layer =
         view_layer(config, model.layout.layer_offsets(), at(model.layout.layer(i)), config.dtype);
-    settle(exec, forward_layer(exec,
-                               {.config = config,
-                                .weights = layer,
-                                .batch = batch,
-                                .buffers = buffers,
-                                .rope = rope.reshape({n, config.head_dim}),
-                                .k_pool = k,
-                                .v_pool = v},
-                               {.x = x}));
+    settle(exec,
+           forward_layer(exec,
+                         {.config = config,
+                          .weights = layer,
+                          .batch = batch,
+                          .buffers = buffers,
+                          .rope = rope.reshape({n, config.head_dim}),
+                          .k_pool = k,
+                          .v_pool = v},
+                         {.x = x}),
+           x);
   }
   const Tensor logits = arena.allocate(DType::f32, {n, config.vocab_size});
   head_logits(exec, {.weights = view_head(config, model.layout, at(model.layout.embed()),

@@ -23,14 +23,15 @@ void convert(const CastArgs& a) {
 }
 
 template <class T>
-void accumulate(const AddArgs& a) {
+void add_all(const AddArgs& a) {
   const int64_t n = a.x.elements();
-  T* const x = elements<T>(a.x);
+  const T* const x = elements<T>(a.x);
   const T* const y = elements<T>(a.y);
+  T* const sum = elements<T>(a.sum);
 #pragma omp parallel for schedule(static) if (n > 2 * kBlock)
   for (int64_t begin = 0; begin < n; begin += kBlock)
     for_each_vec(smaller(kBlock, n - begin), [&](int64_t i, int count) MILES_INLINE_LAMBDA {
-      store(x + begin + i, load(x + begin + i, count) + load(y + begin + i, count), count);
+      store(sum + begin + i, load(x + begin + i, count) + load(y + begin + i, count), count);
     });
 }
 
@@ -135,8 +136,8 @@ void cast(Exec& exec, const CastArgs& args) {
 }
 
 void add(Exec&, const AddArgs& args) {
-  if (args.x.dtype() == DType::bf16) return accumulate<BFloat16>(args);
-  accumulate<float>(args);
+  if (args.x.dtype() == DType::bf16) return add_all<BFloat16>(args);
+  add_all<float>(args);
 }
 
 }  // namespace miles::MILES_ISA

@@ -12,8 +12,9 @@ constexpr int64_t kColumnBlock = 64;
 
 template <class T>
 struct Forward {
-  T* x;            // [rows, columns]
+  const T* x;      // [rows, columns]
   const T* delta;  // [rows, columns] or null
+  T* sum;          // [rows, columns], with delta
   const T* w;      // [columns]
   T* y;            // [rows, columns]
   float* rstd;     // [rows] or null
@@ -21,16 +22,15 @@ struct Forward {
   float eps;
 
   void add_delta(int64_t n) const {
-    T* const to = x + n * columns;
-    const T* const from = delta + n * columns;
+    const int64_t at = n * columns;
     for_each_vec(columns, [&](int64_t i, int count) MILES_INLINE_LAMBDA {
-      store(to + i, load(to + i, count) + load(from + i, count), count);
+      store(sum + at + i, load(x + at + i, count) + load(delta + at + i, count), count);
     });
   }
 
   void row(int64_t n) const {
     if (delta != nullptr) add_delta(n);
-    const T* const from = x + n * columns;
+    const T* const from = (delta != nullptr ? sum : x) + n * columns;
     T* const to = y + n * columns;
     const float squares = sum_over(columns, [&](int64_t i, int count) MILES_INLINE_LAMBDA {
       const Vec u = load(from + i, count);
@@ -49,6 +49,7 @@ void forward(const RmsNormArgs& a) {
   const int64_t rows = extent(a.x, 0), columns = extent(a.x, 1);
   const Forward<T> norm = {.x = elements<T>(a.x),
                            .delta = elements<T>(a.delta),
+                           .sum = elements<T>(a.sum ? a.sum : a.x),
                            .w = elements<T>(a.w),
                            .y = elements<T>(a.y),
                            .rstd = elements<float>(a.rstd),
@@ -64,11 +65,12 @@ struct Backward {
   const T* x;         // [rows, columns]
   const T* w;         // [columns]
   const float* rstd;  // [rows]
-  T* dx;              // [rows, columns]
+  const T* residual;  // [rows, columns]
+  T* dx;              // [rows, columns]; may be residual or x
   float* dw;          // [columns]
   int64_t rows, columns;
 
-  /// dx += r·(g − x̂·mean(g∘x̂)) with g = dy∘w, x̂ = x·r.
+  /// dx = residual + r·(g − x̂·mean(g∘x̂)) with g = dy∘w, x̂ = x·r.
   void row(int64_t n) const {
     const int64_t at = n * columns;
     const float r = rstd[n];
@@ -79,7 +81,7 @@ struct Backward {
     for_each_vec(columns, [&](int64_t i, int count) MILES_INLINE_LAMBDA {
       const Vec g = load(dy + at + i, count) * load(w + i, count);
       const Vec normalised = load(x + at + i, count) * r;
-      store(dx + at + i, load(dx + at + i, count) + (g - normalised * mean) * r, count);
+      store(dx + at + i, load(residual + at + i, count) + (g - normalised * mean) * r, count);
     });
   }
 
@@ -105,19 +107,21 @@ void backward(const RmsNormBackwardArgs& a) {
                             .x = elements<T>(a.x),
                             .w = elements<T>(a.w),
                             .rstd = elements<float>(a.rstd),
+                            .residual = elements<T>(a.residual ? a.residual : a.dx),
                             .dx = elements<T>(a.dx),
                             .dw = elements<float>(a.dw),
                             .rows = rows,
                             .columns = columns};
 #pragma omp parallel if (rows * columns > kSerialElements)
   {
-#pragma omp for schedule(static) nowait
-    for (int64_t n = 0; n < rows; ++n) norm.row(n);
+    // First, for dx may take x's place.
 #pragma omp for schedule(static)
     for (int64_t begin = 0; begin < columns; begin += kColumnBlock)
       for_each_vec(smaller(columns - begin, kColumnBlock),
                    [&](int64_t i, int count)
                        MILES_INLINE_LAMBDA { norm.weight(begin + i, count); });
+#pragma omp for schedule(static)
+    for (int64_t n = 0; n < rows; ++n) norm.row(n);
   }
 }
 

@@ -6,7 +6,10 @@
 // return no sum is shared, so nothing depends on which block comes first. Rows are (token, head of
 // the group), token-major, so that a sum over rows is the sum over a group's heads too. Everything
 // lies so that a product's result is the next one's operand in registers: backward_keys has keys as
-// the rows of its fragments (Sᵀ = K·Qᵀ), backward_queries has queries (S = Q·Kᵀ).
+// the rows of its fragments (Sᵀ = K·Qᵀ), backward_queries has queries (S = Q·Kᵀ). On Hopper scratch
+// memory saves two of the seven (attention_scores.cuh).
+#include <algorithm>
+
 #include "ops/cuda/attention_gradient.cuh"
 #include "ops/cuda/attention_hopper.h"
 #include "ops/cuda/attention_simt.h"
@@ -289,6 +292,8 @@ void attention_backward(Exec& exec, const AttentionBackwardArgs& args) {
       .dk = pointer<bf16>(args.dk),
       .dv = pointer<bf16>(args.dv),
       .statistics = reinterpret_cast<float2*>(exec.workspace.data()),
+      .scores = nullptr,
+      .score_tiles = 0,
       .rows = tokens * (heads / kv_heads),
       .sequences = static_cast<int>(sequences),
       .heads = heads,
@@ -307,9 +312,10 @@ void attention_backward(Exec& exec, const AttentionBackwardArgs& args) {
          "attention_backward: {} tokens of {} heads a group need {} bytes of "
          "workspace, and there are {}: lower --max-tokens-per-gpu",
          tokens, f.group, f.rows * static_cast<int64_t>(sizeof(float2)), exec.workspace.size());
-  const int at_once = static_cast<int>(room < kv_heads ? room : kv_heads);
+  int at_once = static_cast<int>(std::min<int64_t>(room, kv_heads));
+  at_once = keep_scores_of(f, args, at_once);
   for (; f.first_head < kv_heads; f.first_head += at_once) {
-    const int count = kv_heads - f.first_head < at_once ? kv_heads - f.first_head : at_once;
+    const int count = std::min(kv_heads - f.first_head, at_once);
     if (dim <= 64)
       launch<64, false>(f, count, stream_of(exec));
     else if (dim <= 128)

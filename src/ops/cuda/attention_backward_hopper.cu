@@ -1,9 +1,10 @@
 // Attention's backward on Hopper: backward_keys and backward_queries of attention_backward.cu with
 // warps that copy and groups of four warps that multiply. A product's result is the next one's
-// operand in registers, and while one tile's products run, another's weights are computed.
-#include "ops/cuda/attention_gradient.cuh"
+// operand in registers, and while one tile's products run, another's weights are computed. Where
+// there is room for the gradients of scores, backward_keys keeps them and sum_queries
+// (attention_backward_scores.cu) takes backward_queries' place.
 #include "ops/cuda/attention_hopper.h"
-#include "ops/cuda/attention_warpgroup.cuh"
+#include "ops/cuda/attention_scores.cuh"
 
 namespace miles::cuda {
 namespace {
@@ -57,10 +58,11 @@ __device__ void copy_row_tiles(const Backward& f, const Part& part, int first_ro
   copy_async_wait<0>();
 }
 
-/// dk and dv of a group's 64 keys. Fragments have keys as rows: Sᵀ = K·Qᵀ.
-template <int kD>
+/// dk and dv of a group's 64 keys. Fragments have keys as rows: Sᵀ = K·Qᵀ. The gradients of scores
+/// go to `scores`, the sequence's tiles of them, unless that is null.
+template <int kD, bool kKept>
 __device__ void differentiate_keys(const Backward& f, const Part& part, int group, int block_begin,
-                                   int tiles, unsigned char* shared_bytes,
+                                   int tiles, unsigned char* scores, unsigned char* shared_bytes,
                                    const typename KeyShape<kD>::Slots& ring) {
   using S = KeyShape<kD>;
   const int thread = static_cast<int>(threadIdx.x) % 128, lane = thread % 32, warp = thread / 32;
@@ -143,6 +145,11 @@ __device__ void differentiate_keys(const Backward& f, const Part& part, int grou
     ready(ds);
     start_weights<kD>(dv, p, dout);
     start_weights<kD>(dk, ds, q);
+    if constexpr (kKept) {
+      const int row_tile = block_begin / kTileRows * f.group + tile;
+      const int64_t at = score_tiles_before(row_tile, f.group) + block_begin / kTileRows + group;
+      keep_scores(ds, scores + at * kScoreTile, thread);
+    }
   }
   products_wait<0>();
   hold(dv);
@@ -247,7 +254,7 @@ __device__ void differentiate_queries(const Backward& f, const Part& part, int g
 
 #endif
 
-template <int kD>
+template <int kD, bool kKept>
 __global__ void __launch_bounds__(KeyShape<kD>::kThreads, 1) backward_keys(const Backward f) {
 #ifdef MILES_HOPPER
   using S = KeyShape<kD>;
@@ -268,7 +275,8 @@ __global__ void __launch_bounds__(KeyShape<kD>::kThreads, 1) backward_keys(const
   } else {
     take_registers<240>();
     const int group = uniform(static_cast<int>(threadIdx.x) / 128 - 1);
-    differentiate_keys<kD>(f, part, group, uniform(begin), uniform(tiles), shared, ring);
+    differentiate_keys<kD, kKept>(f, part, group, uniform(begin), uniform(tiles),
+                                  kKept ? score_tiles_of(f, at.sequence) : nullptr, shared, ring);
   }
 #endif
 }
@@ -300,18 +308,29 @@ __global__ void __launch_bounds__(QueryShape<kD>::kThreads, 1) backward_queries(
 #endif
 }
 
+template <int kD, bool kKept>
+void launch_keys(const Backward& f, int heads, cudaStream_t stream) {
+  using Keys = KeyShape<kD>;
+  allow_shared<backward_keys<kD, kKept>>(Keys::kBytes);
+  backward_keys<kD, kKept>
+      <<<dim3(row_blocks(f.rows / f.group, f.sequences, Keys::kRows), static_cast<unsigned>(heads)),
+         Keys::kThreads, Keys::kBytes, stream>>>(f);
+  check_launch("attention_backward of keys");
+}
+
 template <int kD>
 void launch(const Backward& f, int heads, cudaStream_t stream) {
-  const auto y = static_cast<unsigned>(heads);
-  using Keys = KeyShape<kD>;
-  allow_shared<backward_keys<kD>>(Keys::kBytes);
-  backward_keys<kD><<<dim3(row_blocks(f.rows / f.group, f.sequences, Keys::kRows), y),
-                      Keys::kThreads, Keys::kBytes, stream>>>(f);
-  check_launch("attention_backward of keys");
+  if constexpr (kD == kScoresDim)
+    if (f.scores != nullptr) {
+      launch_keys<kD, true>(f, heads, stream);
+      return sum_queries(f, heads, stream);
+    }
+  launch_keys<kD, false>(f, heads, stream);
   using Queries = QueryShape<kD>;
   allow_shared<backward_queries<kD>>(Queries::kBytes);
-  backward_queries<kD><<<dim3(row_blocks(f.rows, f.sequences, Queries::kRows), y),
-                         Queries::kThreads, Queries::kBytes, stream>>>(f);
+  backward_queries<kD>
+      <<<dim3(row_blocks(f.rows, f.sequences, Queries::kRows), static_cast<unsigned>(heads)),
+         Queries::kThreads, Queries::kBytes, stream>>>(f);
   check_launch("attention_backward of queries");
 }
 

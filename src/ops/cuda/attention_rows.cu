@@ -244,13 +244,10 @@ __global__ void __launch_bounds__(kThreads) attention_rows_shared(const Forward 
 template <auto kKernel>
 int64_t blocks_at_once(int bytes) {
   static const int64_t blocks = [bytes] {
-    int device = 0, processors = 0, each = 0;
-    check(cudaGetDevice(&device), "asking for the device");
-    check(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device),
-          "asking for the number of processors");
+    int each = 0;
     check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, kKernel, kThreads, bytes),
           "asking how many blocks a processor runs");
-    return int64_t{processors} * each;
+    return multiprocessors() * each;
   }();
   const char* const set = std::getenv("MILES_CUDA_BLOCKS_AT_ONCE");
   return set != nullptr ? std::atoi(set) : blocks;

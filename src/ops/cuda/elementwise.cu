@@ -52,18 +52,19 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <bool kWide, class T>
-__device__ void add(const Place& at, T* x, const T* y) {
+__device__ void add(const Place& at, const T* x, const T* y, T* to) {
   const Raw<T> xs = load_raw<kWide>(x + at.i, at.left), ys = load_raw<kWide>(y + at.i, at.left);
   Eight sum = to_f32(xs);
   const Eight other = to_f32(ys);
 #pragma unroll
   for (int e = 0; e < 8; ++e) sum.at[e] += other.at[e];
-  store<kWide>(x + at.i, sum, at.left);
+  store<kWide>(to + at.i, sum, at.left);
 }
 template <class T>
-__global__ void __launch_bounds__(kThreads) add_kernel(T* x, const T* y, int64_t n, bool aligned) {
+__global__ void __launch_bounds__(kThreads)
+    add_kernel(const T* x, const T* y, T* to, int64_t n, bool aligned) {
   const Place at(n, aligned);
-  if (at.left > 0) at.wide ? add<true>(at, x, y) : add<false>(at, x, y);
+  if (at.left > 0) at.wide ? add<true>(at, x, y, to) : add<false>(at, x, y, to);
 }
 
 constexpr int kSquaresThreads = 512;
@@ -147,7 +148,8 @@ void add(Exec& exec, const AddArgs& args) {
   with_type(args.x.dtype(), [&](auto type) {
     using T = decltype(type);
     add_kernel<T><<<blocks_for(n, 8 * kThreads), kThreads, 0, stream_of(exec)>>>(
-        pointer<T>(args.x), pointer<T>(args.y), n, is_aligned(args.x.data(), args.y.data()));
+        pointer<T>(args.x), pointer<T>(args.y), pointer<T>(args.sum), n,
+        is_aligned(args.x.data(), args.y.data(), args.sum.data()));
     check_launch("add");
   });
 }

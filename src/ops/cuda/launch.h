@@ -42,4 +42,16 @@ inline unsigned blocks_for(int64_t work, int64_t per_block) {
   return static_cast<unsigned>((work + per_block - 1) / per_block);
 }
 
+/// Of the device in use.
+inline int64_t multiprocessors() {
+  static const int count = [] {
+    int device = 0, value = 0;
+    check(cudaGetDevice(&device), "asking for the device");
+    check(cudaDeviceGetAttribute(&value, cudaDevAttrMultiProcessorCount, device),
+          "asking for the number of multiprocessors");
+    return value;
+  }();
+  return count;
+}
+
 }  // namespace miles::cuda

@@ -13,18 +13,6 @@ using namespace head_team;
 constexpr int kThreads = 384;  // at most
 constexpr int kBlocks = 2;     // of so many threads, that a multiprocessor holds at once
 
-/// Of the device in use.
-int64_t multiprocessors() {
-  static const int count = [] {
-    int device = 0, value = 0;
-    check(cudaGetDevice(&device), "asking for the device");
-    check(cudaDeviceGetAttribute(&value, cudaDevAttrMultiProcessorCount, device),
-          "asking for the device");
-    return value;
-  }();
-  return count;
-}
-
 template <class T>
 struct Forward {
   const T* qkv;              // [tokens, heads + 2·kv_heads, dim]

@@ -21,8 +21,9 @@ __device__ float row_sum(float x, float* shared) {
 
 template <class T>
 struct Forward {
-  T* x;            // [rows, columns]
+  const T* x;      // [rows, columns]
   const T* delta;  // [rows, columns] or null
+  T* sum;          // [rows, columns], with delta
   const T* w;      // [columns]
   T* y;            // [rows, columns]
   float* rstd;     // [rows] or null
@@ -35,7 +36,7 @@ template <class T>
 struct Change {
   Raw<T> x, delta;
 
-  /// x, with delta added and written back.
+  /// x, or the sum, written.
   template <bool kWide>
   __device__ Raw<T> made(const Forward<T>& a, int64_t at, int64_t left) const {
     if (a.delta == nullptr) return x;
@@ -44,7 +45,7 @@ struct Change {
 #pragma unroll
     for (int e = 0; e < 8; ++e) u.at[e] += d.at[e];
     const Raw<T> after = rounded_to<T>(u);
-    store_raw<kWide>(a.x + at, after, left);
+    store_raw<kWide>(a.sum + at, after, left);
     return after;
   }
 };
@@ -116,7 +117,8 @@ __global__ void __launch_bounds__(kThreads == 32 ? 32 * kWarpRows : kThreads)
   }
   for (int64_t i = first + kHeld * kStep; i < a.columns; i += kStep) {
     const int64_t at = start + i, left = a.columns - i;
-    const Raw<T> u = load_raw<kWide>(a.x + at, left), w = load_raw<kWide>(a.w + i, left);
+    const T* const from = a.delta != nullptr ? a.sum : a.x;
+    const Raw<T> u = load_raw<kWide>(from + at, left), w = load_raw<kWide>(a.w + i, left);
     store<kWide>(a.y + at, normalised(u, w, r), left);
   }
   if (a.rstd != nullptr && threadIdx.x == 0) a.rstd[row] = r;
@@ -145,7 +147,8 @@ struct Backward {
   const T* x;         // [rows, columns]
   const T* w;         // [columns]
   const float* rstd;  // [rows]
-  T* dx;              // [rows, columns]
+  const T* residual;  // [rows, columns]
+  T* dx;              // [rows, columns]; may be residual or x
   float* partials;    // [chunks, stride]: dw of each chunk of rows
   int64_t rows, columns;
   int64_t chunk;   // rows of one block
@@ -183,14 +186,14 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads / (kThreads == 128 ?
   for (int64_t row = begin; row < end; ++row) {
     const float r = a.rstd[row];
     RowEight<T> held[kHeld];
-    Raw<T> before[kHeld];  // dx
+    Raw<T> before[kHeld];  // residual
 #pragma unroll
     for (int k = 0; k < kHeld; ++k)
       held[k] = RowEight<T>::template load<kWide>(a, row, first + k * kStep);
 #pragma unroll
     for (int k = 0; k < kHeld; ++k) {
       const int64_t i = first + k * kStep;
-      before[k] = load_raw<kWide>(a.dx + row * a.columns + i, a.columns - i);
+      before[k] = load_raw<kWide>(a.residual + row * a.columns + i, a.columns - i);
     }
     float dot = 0;
     const auto add_dot = [&](const RowEight<T>& of) {
@@ -205,9 +208,9 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads / (kThreads == 128 ?
     for (int64_t i = first + kHeld * kStep; i < a.columns; i += kStep)
       add_dot(RowEight<T>::template load<kWide>(a, row, i));
     const float mean = block_sum<kThreads>(dot, scratch[row & 1]) / static_cast<float>(a.columns);
-    const auto add_gradients = [&](const RowEight<T>& of, const Raw<T>& dx, int64_t i) {
+    const auto add_gradients = [&](const RowEight<T>& of, const Raw<T>& residual, int64_t i) {
       const Eight d = to_f32(of.dy), w = to_f32(of.w);
-      Eight to = to_f32(dx), dw = to_f32(load_raw<true>(sums + i, 8)), x = to_f32(of.x);
+      Eight to = to_f32(residual), dw = to_f32(load_raw<true>(sums + i, 8)), x = to_f32(of.x);
 #pragma unroll
       for (int e = 0; e < 8; ++e) x.at[e] *= r;
       const Eight seen = rounded<T>(x);
@@ -226,8 +229,8 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads / (kThreads == 128 ?
     }
 #pragma unroll 2
     for (int64_t i = first + kHeld * kStep; i < a.columns; i += kStep) {
-      const Raw<T> dx = load_raw<kWide>(a.dx + row * a.columns + i, a.columns - i);
-      add_gradients(RowEight<T>::template load<kWide>(a, row, i), dx, i);
+      const Raw<T> residual = load_raw<kWide>(a.residual + row * a.columns + i, a.columns - i);
+      add_gradients(RowEight<T>::template load<kWide>(a, row, i), residual, i);
     }
   }
   if (!a.in_shared) return;
@@ -263,13 +266,14 @@ void rms_norm(Exec& exec, const RmsNormArgs& args) {
     using T = decltype(type);
     const Forward<T> a = {.x = pointer<T>(args.x),
                           .delta = pointer<T>(args.delta),
+                          .sum = pointer<T>(args.sum ? args.sum : args.x),
                           .w = pointer<T>(args.w),
                           .y = pointer<T>(args.y),
                           .rstd = pointer<float>(args.rstd),
                           .rows = rows,
                           .columns = columns,
                           .eps = args.eps};
-    with_width(is_wide(columns, a.x, a.delta, a.w, a.y),
+    with_width(is_wide(columns, a.x, a.delta, a.sum, a.w, a.y),
                [&](auto wide) { forward<wide()>(exec, a); });
   });
 }
@@ -283,6 +287,7 @@ void rms_norm_backward(Exec& exec, const RmsNormBackwardArgs& args) {
                            .x = pointer<T>(args.x),
                            .w = pointer<T>(args.w),
                            .rstd = pointer<float>(args.rstd),
+                           .residual = pointer<T>(args.residual ? args.residual : args.dx),
                            .dx = pointer<T>(args.dx),
                            .partials = nullptr,
                            .rows = rows,
@@ -290,7 +295,7 @@ void rms_norm_backward(Exec& exec, const RmsNormBackwardArgs& args) {
                            .chunk = 0,
                            .stride = 0,
                            .in_shared = false};
-    with_width(is_wide(columns, a.dy, a.x, a.w, a.dx),
+    with_width(is_wide(columns, a.dy, a.x, a.w, a.residual, a.dx),
                [&](auto wide) { backward<wide()>(exec, a, pointer<float>(args.dw)); });
   });
 }
