@@ -4,6 +4,7 @@
 
 #include "ops/attention.h"
 #include "ops/elementwise.h"
+#include "ops/embedding.h"
 #include "ops/gemm.h"
 #include "ops/qkv_split.h"
 #include "ops/rms_norm.h"
@@ -104,34 +105,35 @@ void split_heads(Exec& exec, const LayerContext& context) {
                    .eps = static_cast<float>(context.config.rms_norm_eps)});
 }
 
-/// middle = x + delta;  post_normed = norm(middle)
-void norm_middle(Exec& exec, const LayerContext& context, const Residual& residual) {
+/// middle = x + delta;  post_normed = norm(middle). Returns the middle.
+Tensor norm_middle(Exec& exec, const LayerContext& context, const Residual& residual) {
   const int64_t n = residual.x.dim(0);
+  const Tensor elsewhere = residual.delta ? first_rows(context.buffers.middle, n) : Tensor{};
   rms_norm(exec, {.x = residual.x,
                   .delta = residual.delta,
-                  .sum = residual.delta ? first_rows(context.buffers.middle, n) : Tensor{},
+                  .sum = elsewhere,
                   .w = context.weights.post_norm,
                   .y = context.buffers.post_normed.rows(0, n),
                   .rstd = first_rows(context.buffers.post_rstd, n),
                   .eps = static_cast<float>(context.config.rms_norm_eps)});
+  return elsewhere ? elsewhere : residual.x;
 }
 
 }  // namespace
 
-void forward_attention(Exec& exec, const LayerContext& context, const Residual& residual) {
+Tensor forward_attention(Exec& exec, const LayerContext& context, const Residual& residual) {
   const ModelConfig& config = context.config;
-  const LayerWeights& weights = context.weights;
   const LayerBuffers& buffers = context.buffers;
   const DeviceBatch& batch = context.batch;
-  const Tensor& x = residual.x;
-  const int64_t n = x.dim(0);
-  const Tensor attended = buffers.attended.rows(0, n);
-  const Tensor projected = buffers.projected.rows(0, n);
+  const int64_t n = residual.x.dim(0);
+  const Tensor q = buffers.q.rows(0, n);
 
   norm_input(exec, context, residual);
-  linear(exec, {.x = buffers.normed.rows(0, n), .w = weights.qkv, .y = buffers.qkv.rows(0, n)});
+  linear(exec,
+         {.x = buffers.normed.rows(0, n), .w = context.weights.qkv, .y = buffers.qkv.rows(0, n)});
   split_heads(exec, context);
-  attention(exec, {.q = buffers.q.rows(0, n),
+  Tensor attended = buffers.attended.rows(0, n);
+  attention(exec, {.q = q,
                    .k_pool = context.k_pool,
                    .v_pool = context.v_pool,
                    .query_begin = batch.query_begin,
@@ -144,34 +146,41 @@ void forward_attention(Exec& exec, const LayerContext& context, const Residual& 
                    .scale = 1.0F / std::sqrt(static_cast<float>(config.head_dim)),
                    .out = attended,
                    .lse = first_rows(buffers.lse, n)});
-  linear(exec, {.x = attended.reshape({n, config.q_size()}), .w = weights.o, .y = projected});
-  norm_middle(exec, context, {.x = x, .delta = projected});
+  attended = attended.reshape({n, config.q_size()});
+  Residual middle = {.x = residual.x};
+  if (context.rows) {
+    const Tensor all = attended;
+    attended = q.reshape(all.shape()).rows(0, context.rows.dim(0));
+    middle.x = context.rows_x;
+    embedding(exec, {.ids = context.rows, .table = all, .y = attended});
+    embedding(exec, {.ids = context.rows, .table = residual.x, .y = middle.x});
+  }
+  middle.delta = buffers.projected.rows(0, attended.dim(0));
+  linear(exec, {.x = attended, .w = context.weights.o, .y = middle.delta});
+  return norm_middle(exec, context, middle);
 }
 
-void forward_gate_up(Exec& exec, const LayerContext& context) {
-  const int64_t n = context.batch.ids.dim(0);
+void forward_gate_up(Exec& exec, const LayerContext& context, int64_t n) {
   linear(exec, {.x = context.buffers.post_normed.rows(0, n),
                 .w = context.weights.gate_up,
                 .y = context.buffers.gate_up.rows(0, n)});
 }
 
 Residual forward_layer(Exec& exec, const LayerContext& context, const Residual& residual) {
-  const int64_t n = residual.x.dim(0);
-  const Tensor middle = context.buffers.middle;
-  forward_attention(exec, context, residual);
-  forward_gate_up(exec, context);
+  const Tensor middle = forward_attention(exec, context, residual);
+  const int64_t n = middle.dim(0);
+  forward_gate_up(exec, context, n);
   const Tensor activated = context.buffers.activated.rows(0, n);
   const Tensor projected = context.buffers.projected.rows(0, n);
   swiglu(exec, {.gate_up = context.buffers.gate_up.rows(0, n), .y = activated});
   linear(exec, {.x = activated, .w = context.weights.down, .y = projected});
-  return {.x = middle ? middle.rows(0, n) : residual.x, .delta = projected};
+  return {.x = middle, .delta = projected};
 }
 
 void settle(Exec& exec, const Residual& residual, Tensor to) {
   const Shape flat = {residual.x.elements()};
-  add(exec, {.x = residual.x.reshape(flat),
-             .y = residual.delta.reshape(flat),
-             .sum = to.reshape(flat)});
+  add(exec,
+      {.x = residual.x.reshape(flat), .y = residual.delta.reshape(flat), .sum = to.reshape(flat)});
 }
 
 void restore_layer(Exec& exec, const LayerContext& context, Tensor x) {

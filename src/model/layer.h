@@ -73,6 +73,10 @@ struct LayerContext {
   Tensor rope;                  // [positions, D] f32
   Tensor k_pool;                // [S, Hkv, D] T: this block's keys
   Tensor v_pool;                // [S, Hkv, D] T: this block's values
+  // Of the last block, where few tokens are drawn from: what comes after attention is computed for
+  // those alone. The same bits.
+  Tensor rows = {};    // [R] i32: tokens whose output is wanted, R < N; or empty: all
+  Tensor rows_x = {};  // [R, H] T, with rows: takes their part of x
 };
 
 /// The residual stream between two blocks. The norm that comes next adds `delta` on its way, so the
@@ -82,13 +86,13 @@ struct Residual {
   Tensor delta = {};  // [N, H] T: still to be added to x; or empty. May be `buffers.projected`
 };
 
-/// x += delta;  middle = x + attention(norm(x));  keys and values go to the pools. Afterwards
-/// `buffers.post_normed` is the middle's normalised form.
-void forward_attention(Exec& exec, const LayerContext& context, const Residual& residual);
-/// From `buffers.post_normed` to `buffers.gate_up`.
-void forward_gate_up(Exec& exec, const LayerContext& context);
-/// The whole block. Returns the middle and, in `buffers.projected`, what the block adds to it last.
-/// Who keeps the middle settles the two elsewhere.
+/// x += delta;  middle = x + attention(norm(x));  keys and values go to the pools. Returns the
+/// middle, of context.rows; its normalised form is in `buffers.post_normed`.
+Tensor forward_attention(Exec& exec, const LayerContext& context, const Residual& residual);
+/// From `buffers.post_normed` to `buffers.gate_up`, n tokens.
+void forward_gate_up(Exec& exec, const LayerContext& context, int64_t n);
+/// The whole block, or context.rows of it. Returns the middle and, in `buffers.projected`, what the
+/// block adds to it last; who keeps the middle settles the two elsewhere.
 Residual forward_layer(Exec& exec, const LayerContext& context, const Residual& residual);
 /// to = x + delta, with the bits that a norm would have given it. `to` may be x.
 void settle(Exec& exec, const Residual& residual, Tensor to);

@@ -136,7 +136,7 @@ void backward_layer(Exec& exec, const LayerBackwardArgs& args) {
     restore_layer(exec, forward, args.x_in);
   } else {
     forward_attention(exec, forward, {.x = args.x_in});
-    forward_gate_up(exec, forward);
+    forward_gate_up(exec, forward, args.x_in.dim(0));
   }
   backward_mlp(exec, args, buffers.middle.rows(0, args.dy.dim(0)));
   backward_attention(exec, args);

@@ -84,8 +84,7 @@ Runner::Buffers Runner::place(Arena& arena) const {
   buffers.rope = arena.allocate(DType::f32, {limits_.positions, config_.head_dim});
   buffers.x = arena.allocate(config_.dtype, {limits_.tokens, hidden});
   buffers.layer = make_layer_buffers(config_, limits_.tokens, LayerUse::inference, arena);
-  for (Tensor* rows : {&buffers.drawn_from.x, &buffers.drawn_from.delta})
-    *rows = arena.allocate(config_.dtype, {draws, hidden});
+  buffers.drawn_from = arena.allocate(config_.dtype, {draws, hidden});
   buffers.normed = arena.allocate(config_.dtype, {draws, hidden});
   buffers.logits = arena.allocate(DType::f32, {draws, config_.vocab_size});
   buffers.drawn = arena.allocate(DType::i32, {2, draws});
@@ -185,13 +184,15 @@ Runner::DeviceStep Runner::send(const StepBatch& step, const Staging& staging) {
 void Runner::compute(Exec& exec, const DeviceStep& step, const std::vector<Ban>& bans,
                      const RolloutWeights& weights, const KvCache& cache) const {
   fill_drawn_ids(exec, {.ids = step.batch.ids, .drawn = drawn_tokens()});
-  const Residual residual = forward(exec, step.batch, weights, cache);
-  if (!step.rows) return;
-  draw(exec, step, bans, logits(exec, select(exec, residual, step.rows), weights));
+  const Residual residual = forward(exec, step, weights, cache);
+  if (step.rows) draw(exec, step, bans, logits(exec, residual, weights));
 }
 
-Residual Runner::forward(Exec& exec, const DeviceBatch& batch, const RolloutWeights& weights,
+Residual Runner::forward(Exec& exec, const DeviceStep& step, const RolloutWeights& weights,
                          const KvCache& cache) const {
+  const DeviceBatch& batch = step.batch;
+  // Rows ascend, so as many as there are tokens are all of them.
+  const bool selects = step.rows && step.rows.dim(0) < batch.ids.dim(0);
   Residual residual{.x = buffers_.x.rows(0, batch.ids.dim(0))};
   const Tensor table(weights.group(layout_.embed()), config_.dtype,
                      {config_.vocab_size, config_.hidden_size});
@@ -199,28 +200,21 @@ Residual Runner::forward(Exec& exec, const DeviceBatch& batch, const RolloutWeig
   for (int64_t i = 0; i < layout_.layers(); ++i) {
     const LayerWeights layer = view_layer(config_, layout_.layer_offsets(),
                                           weights.group(layout_.layer(i)), config_.dtype);
-    residual = forward_layer(exec,
-                             {.config = config_,
-                              .weights = layer,
-                              .batch = batch,
-                              .buffers = buffers_.layer,
-                              .rope = buffers_.rope,
-                              .k_pool = cache.keys(i),
-                              .v_pool = cache.values(i)},
-                             residual);
+    const bool last = i + 1 == layout_.layers();
+    residual = forward_layer(
+        exec,
+        {.config = config_,
+         .weights = layer,
+         .batch = batch,
+         .buffers = buffers_.layer,
+         .rope = buffers_.rope,
+         .k_pool = cache.keys(i),
+         .v_pool = cache.values(i),
+         .rows = last && selects ? step.rows : Tensor{},
+         .rows_x = last && selects ? buffers_.drawn_from.rows(0, step.rows.dim(0)) : Tensor{}},
+        residual);
   }
   return residual;
-}
-
-/// The rows that are drawn from. They ascend, so as many as there are tokens are all of them.
-Residual Runner::select(Exec& exec, const Residual& residual, const Tensor& rows) const {
-  const int64_t draws = rows.dim(0);
-  if (draws == residual.x.dim(0)) return residual;
-  const Residual selected{.x = buffers_.drawn_from.x.rows(0, draws),
-                          .delta = buffers_.drawn_from.delta.rows(0, draws)};
-  embedding(exec, {.ids = rows, .table = residual.x, .y = selected.x});
-  embedding(exec, {.ids = rows, .table = residual.delta, .y = selected.delta});
-  return selected;
 }
 
 Tensor Runner::logits(Exec& exec, const Residual& drawn_from, const RolloutWeights& weights) const {

@@ -71,12 +71,12 @@ class Runner {
     Tensor rope;  // [positions, D] f32
     Tensor x;     // [N, H] T: the residual stream
     LayerBuffers layer;
-    Residual drawn_from;  // [R, H] T each: the rows that are drawn from, where they are not all
-    Tensor normed;        // [R, H] T
-    Tensor logits;        // [R, V] f32
-    Tensor drawn;         // [2, R] i32: tokens, then the bits of their log-probs
-    Tensor uploads;       // [bytes] u8: the batch and what the draws need
-    Tensor scratch;       // [bytes] u8: Exec::workspace
+    Tensor drawn_from;  // [R, H] T: x of the rows that are drawn from, where they are not all
+    Tensor normed;      // [R, H] T
+    Tensor logits;      // [R, V] f32
+    Tensor drawn;       // [2, R] i32: tokens, then the bits of their log-probs
+    Tensor uploads;     // [bytes] u8: the batch and what the draws need
+    Tensor scratch;     // [bytes] u8: Exec::workspace
   };
   /// A step's input on the device.
   struct DeviceStep {
@@ -86,9 +86,9 @@ class Runner {
     Tensor inverse_temperature;  // [R] f32
   };
   Buffers place(Arena& arena) const;
-  Residual forward(Exec& exec, const DeviceBatch& batch, const RolloutWeights& weights,
+  /// Of the rows that are drawn from; of all where there are none.
+  Residual forward(Exec& exec, const DeviceStep& step, const RolloutWeights& weights,
                    const KvCache& cache) const;
-  Residual select(Exec& exec, const Residual& residual, const Tensor& rows) const;
   Tensor logits(Exec& exec, const Residual& drawn_from, const RolloutWeights& weights) const;
   /// What a step sends and gives, on the host.
   struct Staging {
