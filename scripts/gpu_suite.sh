@@ -1,15 +1,23 @@
 #!/usr/bin/env bash
 # All that a GPU can show, on the machine that has it. Prints one table last; exit status 1 when a line of it failed.
-#   scripts/gpu_suite.sh BUILD [tests|sanitize|bench …]      default: all three
-# Binaries are taken as they are: cmake --preset cuda -DBUILD_TESTING=ON -DMILES_BENCH=ON && cmake --build --preset cuda
-# LIMIT: seconds that one line may take (300; of the sanitizers 500). FILTER: GoogleTest's, of the sanitizers' tests.
+#   scripts/gpu_suite.sh [BUILD [tests|sanitize|bench|peers …]]      default: build/cuda, and all four
+# Binaries are taken as they are; where there are none they are built, for the GPU at hand.
+# LIMIT: seconds that one line may take (300; of the sanitizers 1200). FILTER: GoogleTest's, of the sanitizers' tests.
+# SHARDS: processes that a sanitizer's tests are spread over (half the processors, 8 at most). PYTHON: one that has torch
+# and transformers, for the peers (python3).
 set -uo pipefail
-build=${1:?"usage: $0 BUILD [tests|sanitize|bench …]"}
-shift
+build=${1:-build/cuda}
+shift $(($# > 0))
 export MILES_TEST_DEVICE=cuda
-log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+logs=$(mktemp -d)
+log=$logs/line
+trap 'rm -rf "$logs"' EXIT
 table=()
+
+if [ ! -x "$build/tests/test_ops" ] || [ ! -x "$build/bench/colocate_bench" ]; then
+  cmake --preset release -DBUILD_TESTING=ON -DMILES_BENCH=ON -DMILES_CUDA=ON -B "$build" &&
+    cmake --build "$build" --parallel || exit 1
+fi
 
 # line NAME COMMAND…: runs it, shows what it says, and keeps a line for the table.
 line() {
@@ -23,7 +31,7 @@ line() {
   timeout -k 10 "$limit" "$@" >"$log" 2>&1 || status=$?
   # A test passes where there is no GPU, by skipping: not here.
   grep -q 'no CUDA device' "$log" && status=5
-  detail=$(grep -E '^\[  (PASSED|SKIPPED) +\] [0-9]+ tests?|ERROR SUMMARY|RACECHECK SUMMARY|failures$' "$log" |
+  detail=$(grep -oE '^\[  (PASSED|SKIPPED) +\] [0-9]+ tests?|.*failures$|(train|generate)_tokens_per_s": [0-9]+' "$log" |
     sed -E 's/^\[ +([A-Z]+) +\]/\L\1\E/; s/^=+ //; s/, listed below:|\.$//' | paste -sd ';')
   if [ $status -ne 0 ]; then
     verdict=FAILED
@@ -34,23 +42,64 @@ line() {
   table+=("$(printf '%-44s %-7s %4d s  %s' "$name" $verdict $((SECONDS - started)) "$detail")")
 }
 
-[ $# -gt 0 ] || set -- tests sanitize bench
+# sanitize TOOL: one line for all its shards. Each says what it found as it ends; the whole log of one that failed.
+sanitize() {
+  local tool=$1 started=$SECONDS i tests=0 verdict=ok pids=() failed=() detail
+  if ! command -v compute-sanitizer >/dev/null; then
+    table+=("$(printf '%-44s %-7s %4s    %s' "$tool test_ops" absent - compute-sanitizer)")
+    return
+  fi
+  echo "== $tool test_ops, $shards processes"
+  for ((i = 0; i < shards; ++i)); do
+    GTEST_TOTAL_SHARDS=$shards GTEST_SHARD_INDEX=$i timeout -k 10 "$limit" compute-sanitizer --tool "$tool" \
+      --error-exitcode 9 "$build/tests/test_ops" --gtest_filter="$filter" >"$logs/$tool.$i" 2>&1 &
+    pids+=($!)
+  done
+  for ((i = 0; i < shards; ++i)); do
+    local status=0 ran
+    wait "${pids[i]}" || status=$?
+    ran=$(grep -c '^\[       OK' "$logs/$tool.$i")
+    tests=$((tests + ran))
+    # A test passes where there is no GPU, by skipping: not here.
+    grep -q 'no CUDA device' "$logs/$tool.$i" && status=5
+    echo "$tool $i: exit $status, $ran tests; $(grep -E 'SUMMARY' "$logs/$tool.$i" | sed 's/^=* //' | paste -sd ';')"
+    [ $status -eq 0 ] && continue
+    failed+=("$i")
+    [ $status -eq 124 ] && echo "  longer than $limit s, in $(grep '^\[ RUN' "$logs/$tool.$i" | tail -n 1)"
+    grep -vE '^\[( RUN|       OK|----------|==========|  SKIPPED)|^$' "$logs/$tool.$i" | tail -n 60
+  done
+  detail="$tests tests in $shards processes"
+  [ ${#failed[@]} -eq 0 ] || { verdict=FAILED detail="$detail; failed: ${failed[*]}"; }
+  [ "$tests" -gt 0 ] || { verdict=FAILED detail='no test ran'; }
+  table+=("$(printf '%-44s %-7s %4d s  %s' "$tool test_ops" $verdict $((SECONDS - started)) "$detail")")
+}
+
+# peer NAME COMMAND…: a line, where Python has what the peer needs.
+peer() {
+  local name=$1
+  shift
+  if "$python" -c 'import torch, transformers' 2>/dev/null; then
+    line "$name" "$python" scripts/peer_transformers.py --device cuda "$@"
+  else
+    table+=("$(printf '%-44s %-7s %4s    %s' "$name" absent - "torch and transformers for $python")")
+  fi
+}
+
+[ $# -gt 0 ] || set -- tests sanitize bench peers
 for part; do
   limit=${LIMIT:-300}
   case $part in
     tests)
-      for folder in device memory ops model actor rollout colocate; do
+      for folder in device memory ops model actor rollout colocate program; do
         line "test_$folder" "$build/tests/test_$folder"
       done
       # What a card with 99 KB of shared memory a block would run.
       MILES_CUDA_SHARED_BYTES=101376 line "attention in 99 KB" "$build/tests/test_ops" --gtest_filter='*ttention*'
       ;;
     sanitize)
-      limit=${LIMIT:-500}
-      for tool in memcheck racecheck; do
-        line "$tool test_ops" compute-sanitizer --tool $tool --error-exitcode 9 \
-          "$build/tests/test_ops" --gtest_filter="${FILTER:--*Death*}"
-      done
+      limit=${LIMIT:-1200} filter=${FILTER:--*Death*:*Checks*:Cpu/*}
+      shards=${SHARDS:-$(($(nproc) < 16 ? ($(nproc) + 1) / 2 : 8))}
+      for tool in memcheck racecheck; do sanitize $tool; done
       ;;
     bench)
       line "attention" "$build/bench/attention_cuda_bench"
@@ -60,8 +109,15 @@ for part; do
       line "train of qwen3-0.6b, activations kept" "$build/bench/colocate_bench" --device cuda --model qwen3-0.6b \
         train --recompute-num-layers 0
       ;;
+    peers)
+      python=${PYTHON:-python3}
+      peer "transformers trains qwen3-0.6b" --model qwen3-0.6b --phases train --batch 8 --micro-batch 2 \
+        --seq-len 4096 --gradient-checkpointing --optimizer plain --repeats 1
+      peer "transformers generates, qwen3-0.6b" --model qwen3-0.6b --phases generate --batch 256 --prompt-len 512 \
+        --new-tokens 128 --warm-ups 0 --repeats 1
+      ;;
     *)
-      echo "unknown part $part: tests, sanitize or bench" >&2
+      echo "unknown part $part: tests, sanitize, bench or peers" >&2
       exit 2
       ;;
   esac
