@@ -38,6 +38,7 @@ struct Options : Shape {
   bool true_on_policy = true, overlap_schedule = true;
   // train
   int64_t tokens = 32768, seq_len = 4096, max_tokens_per_gpu = 16384;
+  int64_t log_probs_chunk_size = 0;
   int64_t recompute_num_layers = INT64_MAX;
   std::string placement = "resident";
   // handoff
@@ -203,6 +204,7 @@ ActorOptions actor_options(const Options& options, ActorPlacement placement) {
           .max_tokens_per_step = options.tokens,
           .max_sequences_per_step = std::max<int64_t>(1, options.tokens / options.seq_len),
           .max_sequence_length = options.seq_len,
+          .log_probs_chunk_size = options.log_probs_chunk_size,
           .recompute_num_layers = options.recompute_num_layers,
           .optimizer = {.schedule = {.lr = 1e-6, .style = LrDecayStyle::constant}}};
 }
@@ -377,6 +379,9 @@ int run(int argc, char** argv) {
   app.add_option("--tokens", options.tokens, "of a training step")->check(CLI::PositiveNumber);
   app.add_option("--seq-len", options.seq_len)->check(CLI::PositiveNumber);
   app.add_option("--max-tokens-per-gpu", options.max_tokens_per_gpu)->check(CLI::PositiveNumber);
+  app.add_option("--log-probs-chunk-size", options.log_probs_chunk_size,
+                 "rows of logits at a time; 0: as the trainer chooses")
+      ->check(CLI::NonNegativeNumber);
   app.add_option("--recompute-num-layers", options.recompute_num_layers,
                  "blocks that the backward recomputes; 0: all activations are kept (default: all)")
       ->check(CLI::NonNegativeNumber);

@@ -26,12 +26,16 @@ HeadBuffers make_head_buffers(const ModelConfig& config, int64_t rows, Arena& ar
   head.normed = arena.allocate(dtype, {rows, config.hidden_size});
   head.d_normed = arena.allocate(dtype, {rows, config.hidden_size});
   head.dx = arena.allocate(dtype, {rows, config.hidden_size});
-  head.logits = arena.allocate(DType::f32, {rows, config.vocab_size});
-  head.dlogits =
-      dtype == DType::f32 ? head.logits : arena.allocate(dtype, {rows, config.vocab_size});
-  auto* const begin = static_cast<std::byte*>(head.logits.data());
-  auto* const end = static_cast<std::byte*>(head.dlogits.data()) + head.dlogits.bytes();
-  head.all_logits = {begin, DType::u8, {end - begin}};
+  const auto place_logits = [&](Arena& within) {
+    head.logits = within.allocate(DType::f32, {rows, config.vocab_size});
+    head.dlogits =
+        dtype == DType::f32 ? head.logits : within.allocate(dtype, {rows, config.vocab_size});
+  };
+  Arena size;
+  place_logits(size);
+  head.all_logits = arena.allocate(DType::u8, {size.used()});
+  Arena within(static_cast<std::byte*>(head.all_logits.data()), head.all_logits.bytes());
+  place_logits(within);
   head.rows = arena.allocate(DType::i32, {rows});
   head.targets = arena.allocate(DType::i32, {rows});
   for (Tensor* column : {&head.rstd, &head.inverse_temperature, &head.log_prob, &head.lse,

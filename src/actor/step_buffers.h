@@ -19,7 +19,7 @@ struct HeadBuffers {
   Tensor rstd;                 // [C] f32
   Tensor logits;               // [C, V] f32
   Tensor dlogits;              // [C, V] T; the logits themselves when T is f32
-  Tensor all_logits;           // [bytes] u8: the memory of both, for who comes when they are done
+  Tensor all_logits;           // [bytes] u8: the memory of both; the blocks' scratch afterwards
   Tensor d_normed;             // [C, H] T
   Tensor dx;                   // [C, H] T
   Tensor rows;                 // [C] i32

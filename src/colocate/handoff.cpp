@@ -49,7 +49,7 @@ void Handoff::during(const std::string& name, const std::function<void()>& work)
   const Ledger& ledger = memory_.ledger;
   if (observer_)
     observer_({name, seconds, ledger.usage(Place::device), ledger.usage(Place::host),
-               memory_.device.foreign_bytes()});
+               memory_.device.foreign_bytes(), memory_.device.exchange_bytes()});
   memory_.ledger.begin_event();
 }
 

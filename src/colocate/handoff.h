@@ -46,7 +46,8 @@ struct HandoffEvent {
   double seconds = 0;  // how long it took
   PlaceUsage device;   // peaks: since the previous event ended
   PlaceUsage host;
-  int64_t device_foreign = 0;  // bytes of the device in use that are not the ledger's
+  int64_t device_foreign = 0;   // bytes of the device in use that never were the ledger's
+  int64_t device_exchange = 0;  // bytes that one side has given up and no other has taken yet
 };
 
 class Handoff {

@@ -25,11 +25,13 @@ class AddressSpace {
   virtual void unreserve(std::byte* base, int64_t bytes) noexcept = 0;
   /// After it the bytes may be used; what they hold is undefined. Throws Error{device}.
   virtual void commit(std::byte* base, int64_t bytes) = 0;
-  /// Gives the physical memory back to the system; the content is lost, the address stays.
+  /// Gives the physical memory back to the system, but in an exchange; the content is lost, the
+  /// address stays.
   virtual void decommit(std::byte* base, int64_t bytes) noexcept = 0;
-  /// Between these two what decommit takes goes to the next commit before it goes to the system,
-  /// which may clear it with the very engines that copies need; the rest goes at the end. The
-  /// process never holds more than the most that was committed at once.
+  /// Between the two calls memory that decommit takes is kept for later commits, because the system
+  /// may clear what it is given back with the very engines that copies need. What is left goes to
+  /// the system at the end. The process never holds more than the most that was committed at once.
+  /// Exchanges do not nest; memory is committed and decommitted by one thread meanwhile.
   virtual void begin_exchange() {}
   virtual void end_exchange() noexcept {}
 };
@@ -99,6 +101,8 @@ class Device {
   /// What is in use now and did not come through memory(): the driver's context, libraries, graphs,
   /// other processes. 0 where nobody tells.
   virtual int64_t foreign_bytes() const { return 0; }
+  /// What an exchange keeps for later commits now.
+  virtual int64_t exchange_bytes() const { return 0; }
   virtual AddressSpace& memory() = 0;       // the device's own
   virtual AddressSpace& host_memory() = 0;  // the host's, reachable by the device's copies
   virtual std::unique_ptr<Stream> make_stream(StreamUse use) = 0;

@@ -121,6 +121,15 @@ Tensor norm_middle(Exec& exec, const LayerContext& context, const Residual& resi
 
 }  // namespace
 
+void forward_keys(Exec& exec, const LayerContext& context, const Residual& residual) {
+  const int64_t n = residual.x.dim(0);
+  norm_input(exec, context, residual);
+  linear(exec, {.x = context.buffers.normed.rows(0, n),
+                .w = context.weights.qkv,
+                .y = context.buffers.qkv.rows(0, n)});
+  split_heads(exec, context);
+}
+
 Tensor forward_attention(Exec& exec, const LayerContext& context, const Residual& residual) {
   const ModelConfig& config = context.config;
   const LayerBuffers& buffers = context.buffers;
@@ -128,10 +137,7 @@ Tensor forward_attention(Exec& exec, const LayerContext& context, const Residual
   const int64_t n = residual.x.dim(0);
   const Tensor q = buffers.q.rows(0, n);
 
-  norm_input(exec, context, residual);
-  linear(exec,
-         {.x = buffers.normed.rows(0, n), .w = context.weights.qkv, .y = buffers.qkv.rows(0, n)});
-  split_heads(exec, context);
+  forward_keys(exec, context, residual);
   Tensor attended = buffers.attended.rows(0, n);
   attention(exec, {.q = q,
                    .k_pool = context.k_pool,
@@ -149,6 +155,8 @@ Tensor forward_attention(Exec& exec, const LayerContext& context, const Residual
   attended = attended.reshape({n, config.q_size()});
   Residual middle = {.x = residual.x};
   if (context.rows) {
+    MILES_CHECK(context.rows_x && context.rows_x.dim(0) == context.rows.dim(0),
+                "{} tokens are wanted, and there is no room for so many", context.rows.dim(0));
     const Tensor all = attended;
     attended = q.reshape(all.shape()).rows(0, context.rows.dim(0));
     middle.x = context.rows_x;
@@ -178,6 +186,7 @@ Residual forward_layer(Exec& exec, const LayerContext& context, const Residual& 
 }
 
 void settle(Exec& exec, const Residual& residual, Tensor to) {
+  MILES_CHECK(residual.delta, "nothing is to be added to x");
   const Shape flat = {residual.x.elements()};
   add(exec,
       {.x = residual.x.reshape(flat), .y = residual.delta.reshape(flat), .sum = to.reshape(flat)});

@@ -74,9 +74,9 @@ struct LayerContext {
   Tensor k_pool;                // [S, Hkv, D] T: this block's keys
   Tensor v_pool;                // [S, Hkv, D] T: this block's values
   // Of the last block, where few tokens are drawn from: what comes after attention is computed for
-  // those alone. The same bits.
-  Tensor rows = {};    // [R] i32: tokens whose output is wanted, R < N; or empty: all
-  Tensor rows_x = {};  // [R, H] T, with rows: takes their part of x
+  // those alone, in their order; with RowBits::invariant the same bits. It costs `buffers.q`.
+  Tensor rows = {};    // [R] i32: tokens whose output is wanted; or empty: all
+  Tensor rows_x = {};  // [R, H] T, with rows: takes their part of x, which it does not overlap
 };
 
 /// The residual stream between two blocks. The norm that comes next adds `delta` on its way, so the
@@ -89,12 +89,14 @@ struct Residual {
 /// x += delta;  middle = x + attention(norm(x));  keys and values go to the pools. Returns the
 /// middle, of context.rows; its normalised form is in `buffers.post_normed`.
 Tensor forward_attention(Exec& exec, const LayerContext& context, const Residual& residual);
+/// Of that the keys and values alone: x += delta, and they go to the pools.
+void forward_keys(Exec& exec, const LayerContext& context, const Residual& residual);
 /// From `buffers.post_normed` to `buffers.gate_up`, n tokens.
 void forward_gate_up(Exec& exec, const LayerContext& context, int64_t n);
 /// The whole block, or context.rows of it. Returns the middle and, in `buffers.projected`, what the
-/// block adds to it last; who keeps the middle settles the two elsewhere.
+/// block adds to it last. Where `buffers.middle` is kept for a backward, their sum goes elsewhere.
 Residual forward_layer(Exec& exec, const LayerContext& context, const Residual& residual);
-/// to = x + delta, with the bits that a norm would have given it. `to` may be x.
+/// to = x + delta, which is there, with the bits that a norm would have given it. `to` may be x.
 void settle(Exec& exec, const Residual& residual, Tensor to);
 /// After a forward with the same LayerActivations: norms, q, keys and values once more, to the bit,
 /// from those and the block's input x (not changed).

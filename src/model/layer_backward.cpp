@@ -16,7 +16,6 @@ LayerGradientBuffers make_layer_gradient_buffers(const ModelConfig& config, int6
   const Shape heads = {tokens, config.num_attention_heads, config.head_dim};
   const Shape kv_heads = {tokens, config.num_key_value_heads, config.head_dim};
   LayerGradientBuffers buffers;
-  buffers.x = arena.allocate(dtype, {tokens, config.hidden_size});
   buffers.middle = arena.allocate(dtype, {tokens, config.hidden_size});
   buffers.k = arena.allocate(dtype, kv_heads);
   buffers.v = arena.allocate(dtype, kv_heads);
@@ -54,7 +53,7 @@ void backward_mlp(Exec& exec, const LayerBackwardArgs& args, Tensor x_middle) {
                            .x = x_middle,
                            .w = context.weights.post_norm,
                            .rstd = context.buffers.post_rstd.rows(0, n),
-                           .residual = args.dy,
+                           .dresidual = args.dy,
                            .dx = args.buffers.middle.rows(0, n),
                            .dw = args.gradients.post_norm});
 }
@@ -114,7 +113,7 @@ void backward_attention(Exec& exec, const LayerBackwardArgs& args) {
                            .x = args.x_in,
                            .w = context.weights.input_norm,
                            .rstd = forward.rstd.rows(0, n),
-                           .residual = d_middle,
+                           .dresidual = d_middle,
                            .dx = args.dx,
                            .dw = args.gradients.input_norm});
 }
@@ -124,7 +123,7 @@ void backward_attention(Exec& exec, const LayerBackwardArgs& args) {
 void backward_layer(Exec& exec, const LayerBackwardArgs& args) {
   LayerBuffers buffers = args.context.buffers;
   const bool kept(buffers.middle);
-  if (!kept) buffers.middle = args.buffers.x;
+  if (!kept) buffers.middle = args.buffers.middle;
   const LayerContext forward = {.config = args.context.config,
                                 .weights = args.context.weights,
                                 .batch = args.context.batch,

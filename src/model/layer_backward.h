@@ -10,8 +10,7 @@ namespace miles {
 
 /// Room for gradients of what a block computes on the way, N tokens.
 struct LayerGradientBuffers {
-  Tensor x;         // [N, H] T: a recomputed block's middle
-  Tensor middle;    // [N, H] T: gradient of the middle
+  Tensor middle;    // [N, H] T: a recomputed block's middle, then the middle's gradient
   Tensor k;         // [N, Hkv, D] T: keys, packed
   Tensor v;         // [N, Hkv, D] T
   Tensor normed;    // [N, H] T: gradient of either norm's output
@@ -26,9 +25,9 @@ LayerGradientBuffers make_layer_gradient_buffers(const ModelConfig& config, int6
                                                  Arena& arena);
 
 struct LayerBackwardArgs {
-  /// k_pool and v_pool are ignored: packed buffers are used. Where its buffers have a middle, their
-  /// LayerActivations are the forward's (gate_up is overwritten by its gradient); else the whole
-  /// forward is recomputed, the same bits.
+  /// k_pool, v_pool and rows are ignored: packed buffers are used, and all tokens. Where its buffers
+  /// have a middle, their LayerActivations are the forward's (gate_up is overwritten by its
+  /// gradient); else the whole forward is recomputed, the same bits.
   LayerContext context;
   const LayerGradientBuffers& buffers;  // for at least the batch's tokens
   const LayerWeights& gradients;        // f32 views, accumulated

@@ -44,16 +44,18 @@ struct TagColour {
 
 /// The tags that ever held something, from the bottom of the stack to its top: what is shared, the
 /// store, the trainer in blue, the engine in orange, so that taking turns is seen before a legend
-/// is read. Last, above the peak and the budget that do not count it, what the driver holds.
+/// is read. Last, above the peak and the budget that do not count them, what is between two owners
+/// and what the driver holds.
 std::vector<TagColour> colours_of(Events events, const Memory& memory) {
   struct Family {
     const char* prefix;
     std::array<const char*, 5> shades;
   };
-  static constexpr std::array<Family, 5> kFamilies = {{
+  static constexpr std::array<Family, 6> kFamilies = {{
       {"store", {"green-0", "green-2", "green-1", "green-3", "green-2"}},
       {"actor.", {"blue-0", "blue-2", "blue-1", "blue-3", "blue-4"}},
       {"rollout.", {"orange-1", "orange-2", "orange-0", "orange-3", "orange-2"}},
+      {kExchangeTag, {"grey-1", "grey-1", "grey-1", "grey-1", "grey-1"}},
       {kDriverTag, {"grey-3", "grey-3", "grey-3", "grey-3", "grey-3"}},
       {"", {"grey-1", "pink-0", "grey-2", "grey-0", "grey-3"}},
   }};
@@ -67,7 +69,7 @@ std::vector<TagColour> colours_of(Events events, const Memory& memory) {
     for (const auto& [tag, bytes] : event.*memory.by_tag)
       if (bytes > 0) tags.insert(tag);
   std::vector<TagColour> colours;
-  for (const size_t f : {4, 0, 1, 2, 3}) {
+  for (const size_t f : {5, 0, 1, 2, 3, 4}) {
     size_t used = 0;
     for (const std::string& tag : tags)
       if (family_of(tag) == f)

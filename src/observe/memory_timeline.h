@@ -13,8 +13,11 @@ namespace miles {
 
 /// What the device holds beside what the program took through its ledger: the driver's context,
 /// libraries, graphs, other processes. A tag among the others, but in neither totals nor peaks,
-/// which are those of the plan and the budget. With it the tags add up to what the driver reports.
+/// which are those of the plan and the budget. With it and the next the tags add up to what the
+/// driver reports.
 inline constexpr const char* kDriverTag = "driver";
+/// What one side has given up during a handoff and no other has taken yet. In no total or peak.
+inline constexpr const char* kExchangeTag = "exchange";
 
 /// Bytes are those held when the event ended.
 struct MemoryEvent {
@@ -24,7 +27,7 @@ struct MemoryEvent {
   double time = 0;         // when it ended, seconds since the start of the run
   std::map<std::string, int64_t> device_bytes = {};  // by tag; tags that hold nothing may be absent
   std::map<std::string, int64_t> host_bytes = {};    // by tag
-  int64_t device_total = 0;                          // bytes, all tags but kDriverTag
+  int64_t device_total = 0;                          // bytes, all tags but these two
   int64_t host_total = 0;                            // bytes, all tags
   int64_t device_peak = 0;  // bytes, largest device total since the previous event
   int64_t host_peak = 0;    // bytes, largest host total since the previous event

@@ -1,5 +1,7 @@
 #include "ops/attention.h"
 
+#include <algorithm>
+
 #include "ops/check.h"
 
 namespace miles {
@@ -80,7 +82,13 @@ void attention_backward(Exec& exec, const AttentionBackwardArgs& args) {
   check_tensor({op, "dq", args.dq}, type, queries);
   check_tensor({op, "dk", args.dk}, type, keys);
   check_tensor({op, "dv", args.dv}, type, keys);
-  if (args.scratch) check_tensor({op, "scratch", args.scratch}, DType::u8, {args.scratch.bytes()});
+  check_optional({op, "scratch", args.scratch}, DType::u8, {args.scratch.bytes()});
+  MILES_CHECK(reinterpret_cast<uintptr_t>(args.scratch.data()) % 16 == 0,
+              "{}: scratch at {}, not at a multiple of 16", op, args.scratch.data());
+  MILES_CHECK(args.longest == 0 ||
+                  args.longest >= (e.tokens + e.sequences - 1) / std::max<int64_t>(1, e.sequences),
+              "{}: {} tokens in {} sequences of at most {}", op, e.tokens, e.sequences,
+              args.longest);
   check_workspace(op, exec);
   kernels(exec.device.kind()).attention_backward(exec, args);
 }

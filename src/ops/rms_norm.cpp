@@ -27,7 +27,7 @@ void rms_norm_backward(Exec& exec, const RmsNormBackwardArgs& args) {
   check_tensor({op, "dy", args.dy}, type, {rows, columns});
   check_tensor({op, "w", args.w}, type, {columns});
   check_tensor({op, "rstd", args.rstd}, DType::f32, {rows});
-  check_optional({op, "residual", args.residual}, type, {rows, columns});
+  check_optional({op, "dresidual", args.dresidual}, type, {rows, columns});
   check_tensor({op, "dx", args.dx}, type, {rows, columns});
   check_tensor({op, "dw", args.dw}, DType::f32, {columns});
   kernels(exec.device.kind()).rms_norm_backward(exec, args);

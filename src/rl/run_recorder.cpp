@@ -102,6 +102,7 @@ void RunRecorder::handoff(const HandoffEvent& event, int64_t rollout_id,
   auto device = event.device.by_tag, device_at_peak = event.device.at_event_peak;
   if (event.device_foreign > 0)
     device[kDriverTag] = device_at_peak[kDriverTag] = event.device_foreign;
+  if (event.device_exchange > 0) device[kExchangeTag] = event.device_exchange;
   const auto limit = [](int64_t bytes) { return bytes == INT64_MAX ? 0 : bytes; };
   files_->memory.append(to_json(MemoryEvent{.event = event.name,
                                             .rollout_id = rollout_id,

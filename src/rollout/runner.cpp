@@ -191,8 +191,6 @@ void Runner::compute(Exec& exec, const DeviceStep& step, const std::vector<Ban>&
 Residual Runner::forward(Exec& exec, const DeviceStep& step, const RolloutWeights& weights,
                          const KvCache& cache) const {
   const DeviceBatch& batch = step.batch;
-  // Rows ascend, so as many as there are tokens are all of them.
-  const bool selects = step.rows && step.rows.dim(0) < batch.ids.dim(0);
   Residual residual{.x = buffers_.x.rows(0, batch.ids.dim(0))};
   const Tensor table(weights.group(layout_.embed()), config_.dtype,
                      {config_.vocab_size, config_.hidden_size});
@@ -200,19 +198,24 @@ Residual Runner::forward(Exec& exec, const DeviceStep& step, const RolloutWeight
   for (int64_t i = 0; i < layout_.layers(); ++i) {
     const LayerWeights layer = view_layer(config_, layout_.layer_offsets(),
                                           weights.group(layout_.layer(i)), config_.dtype);
+    LayerContext context = {.config = config_,
+                            .weights = layer,
+                            .batch = batch,
+                            .buffers = buffers_.layer,
+                            .rope = buffers_.rope,
+                            .k_pool = cache.keys(i),
+                            .v_pool = cache.values(i)};
     const bool last = i + 1 == layout_.layers();
-    residual = forward_layer(
-        exec,
-        {.config = config_,
-         .weights = layer,
-         .batch = batch,
-         .buffers = buffers_.layer,
-         .rope = buffers_.rope,
-         .k_pool = cache.keys(i),
-         .v_pool = cache.values(i),
-         .rows = last && selects ? step.rows : Tensor{},
-         .rows_x = last && selects ? buffers_.drawn_from.rows(0, step.rows.dim(0)) : Tensor{}},
-        residual);
+    if (last && !step.rows) {
+      forward_keys(exec, context, residual);
+      break;
+    }
+    // Rows ascend, so as many as there are tokens are all of them.
+    if (last && step.rows.dim(0) < batch.ids.dim(0)) {
+      context.rows = step.rows;
+      context.rows_x = buffers_.drawn_from.rows(0, step.rows.dim(0));
+    }
+    residual = forward_layer(exec, context, residual);
   }
   return residual;
 }

@@ -86,7 +86,8 @@ class Runner {
     Tensor inverse_temperature;  // [R] f32
   };
   Buffers place(Arena& arena) const;
-  /// Of the rows that are drawn from; of all where there are none.
+  /// The stream behind the last block, of the rows that are drawn from. Without any, only keys and
+  /// values come of it.
   Residual forward(Exec& exec, const DeviceStep& step, const RolloutWeights& weights,
                    const KvCache& cache) const;
   Tensor logits(Exec& exec, const Residual& drawn_from, const RolloutWeights& weights) const;

@@ -270,6 +270,60 @@ TEST(Handoff, WhatLeavesTheDeviceLeavesTheProcess) {
   EXPECT_GT(held(), before - weights / 10);
 }
 
+/// A device of which only exchanges of memory are asked.
+class ExchangedDevice : public Device {
+ public:
+  struct Space : AddressSpace {
+    int64_t granularity() const override { std::abort(); }
+    std::byte* reserve(int64_t) override { std::abort(); }
+    void unreserve(std::byte*, int64_t) noexcept override {}
+    void commit(std::byte*, int64_t) override { std::abort(); }
+    void decommit(std::byte*, int64_t) noexcept override {}
+    void begin_exchange() override { ++begun; }
+    void end_exchange() noexcept override { ++ended; }
+    int begun = 0, ended = 0;
+  };
+  DeviceKind kind() const override { return DeviceKind::cpu; }
+  std::string name() const override { return "exchanged"; }
+  int64_t capacity_bytes() const override { return 1000; }
+  int64_t exchange_bytes() const override { return space.begun - space.ended; }
+  AddressSpace& memory() override { return space; }
+  AddressSpace& host_memory() override { std::abort(); }
+  std::unique_ptr<Stream> make_stream(StreamUse) override { std::abort(); }
+
+  Space space;
+};
+
+TEST(Handoff, MemoryIsExchangedWhileSidesChangeAndNotBeyond) {
+  ColocateRig rig(setup_of(sharing_named("gpu_streamed")));
+  rig.load();
+  ExchangedDevice device;
+  std::map<std::string, int64_t> open;  // at the end of an event
+  std::string fails;
+  Handoff handoff({.offload_train = true, .offload_rollout = true, .peak_device = PeakDevice::gpu},
+                  rig.actor, rig.engine, {device, rig.ledger}, [&](const HandoffEvent& event) {
+                    open[event.name] = event.device_exchange;
+                    if (event.name == fails) fail(ErrorCode::device, "no more");
+                  });
+  handoff.start();
+  handoff.during("rollout.generate", [] {});
+  handoff.after_generate();
+  handoff.during("actor.train", [] {});
+  handoff.after_train();
+  EXPECT_EQ(open["rollout.generate"], 0);
+  EXPECT_EQ(open["actor.onload"], 1);
+  EXPECT_EQ(open["rollout.offload_weights"], 1);
+  EXPECT_EQ(open["actor.train"], 0);
+  EXPECT_EQ(open["actor.offload"], 1);
+  EXPECT_EQ(open["rollout.onload_kv"], 1);
+  EXPECT_EQ(device.space.begun, 2);
+  EXPECT_EQ(device.space.ended, 2);
+  fails = "actor.onload";
+  EXPECT_THROW(handoff.after_generate(), Error);
+  EXPECT_EQ(device.space.begun, 3);
+  EXPECT_EQ(device.space.ended, 3);
+}
+
 /// A CPU of which somebody else holds a part.
 class SharedDevice : public Device {
  public:

@@ -95,10 +95,20 @@ TEST_F(CudaDevice, AnExchangeTakesNoMoreThanWasThere) {
     stream_->copy(other + at, pattern.data(), 1 << 20);
     EXPECT_EQ(read(other + at, 1 << 20), pattern);
   }
+  // What cannot be had leaves what was there, and that goes at the end.
   memory.decommit(other, others);
+  EXPECT_EQ(device_->exchange_bytes(), others);
+  const int64_t too_much = size(1 << 20);  // a tebibyte
+  std::byte* const huge = memory.reserve(too_much);
+  EXPECT_THROW(memory.commit(huge, too_much), Error);
   memory.end_exchange();
+  EXPECT_EQ(device_->exchange_bytes(), 0);
   EXPECT_EQ(free_bytes(), free);
   EXPECT_EQ(device_->foreign_bytes(), foreign);
+  memory.commit(base, bytes);
+  memory.decommit(base, bytes);
+  EXPECT_EQ(free_bytes(), free) << "the exchange is over";
+  memory.unreserve(huge, too_much);
   memory.unreserve(base, bytes);
   memory.unreserve(other, others);
 }

@@ -1,6 +1,7 @@
 // Forward and backward of whole models against PyTorch and transformers.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 
 #include "memory/region.h"
@@ -93,19 +94,34 @@ class PackedModel {
     return {to_vector(rows_.log_prob), to_vector(rows_.entropy)};
   }
 
+  /// Gives the backward so much scratch, which holds NaN.
+  void make_scratch(int64_t bytes) {
+    attention_scratch_ = arena_.allocate(DType::u8, {bytes});
+    const std::vector<uint8_t> nans(static_cast<size_t>(bytes), 0xFF);
+    exec_.stream.copy(attention_scratch_.data(), nans.data(), bytes);
+    exec_.stream.synchronize();
+  }
+  bool used_scratch() const {
+    const auto bytes = on_host<uint8_t>(attention_scratch_);
+    return std::ranges::any_of(bytes, [](uint8_t byte) { return byte != 0xFF; });
+  }
+
   /// Gradients of Σ c·log_prob + e·entropy over the rows of the latest score(): [elements] f32,
-  /// flat.
+  /// flat. Once: inputs of blocks are replaced by their gradients.
   std::vector<float> backward(const std::vector<float>& c, const std::vector<float>& e) {
-    Tensor dx = backward_head(c, e);
+    Tensor dy = backward_head(c, e);
     forget_shared();
-    for (int64_t l = model_.layout.layers() - 1; l >= 0; --l)
+    for (int64_t l = model_.layout.layers() - 1; l >= 0; --l) {
       backward_layer(exec_, {.context = context(l),
                              .buffers = gradient_buffers_,
                              .gradients = layer(l, gradient_base(), DType::f32),
                              .x_in = residual(l),
-                             .dy = dx,
-                             .dx = dx});
-    embedding_backward(exec_, {.ids = batch_.ids, .dy = dx, .dtable = embed_gradients()});
+                             .dy = dy,
+                             .dx = residual(l),  // in its input's place, as the trainer does
+                             .scratch = attention_scratch_});
+      dy = residual(l);
+    }
+    embedding_backward(exec_, {.ids = batch_.ids, .dy = dy, .dtable = embed_gradients()});
     return to_vector(gradients_);
   }
 
@@ -172,8 +188,9 @@ class PackedModel {
     embedding(exec_, {.ids = batch_.ids, .table = table, .y = residuals_[0]});
     for (int64_t l = 0; l < model_.layout.layers(); ++l) {
       const Tensor& x = residual(l + 1);
-      exec_.stream.copy(x.data(), residual(l).data(), x.bytes());
-      settle(exec_, forward_layer(exec_, context(l), {.x = x}), x);
+      const LayerContext context_of_l = context(l);
+      if (!layer_buffers_.middle) layer_buffers_.middle = x;  // as the trainer does
+      settle(exec_, forward_layer(exec_, context_of_l, {.x = residual(l)}), x);
     }
     head_.weights = head(base(), config.dtype);
     head_.x = residuals_.back();
@@ -274,7 +291,36 @@ class PackedModel {
   std::vector<Tensor> residuals_;       // [L + 1] what enters each block; the last one's output
   HeadArgs head_;
   Rows rows_;
+  Tensor attention_scratch_;  // or empty
 };
+
+/// Heads of 128 elements are those for which a GPU may use scratch.
+TEST(PackedModel, ScratchChangesNoGradient) {
+  ModelConfig config = read_hf_config(fixture_dir() / "model" / "qwen3_tiny_bf16");
+  config.head_dim = 128;
+  config.num_attention_heads = 4;
+  config.num_key_value_heads = 2;
+  const FlatModel model(config, 5);
+  std::vector<std::vector<int32_t>> sequences;
+  std::vector<int32_t> positions;
+  for (const int length : {70, 130, 5}) {
+    std::vector<int32_t>& sequence = sequences.emplace_back();
+    for (int i = 0; i < length; ++i)
+      sequence.push_back(static_cast<int32_t>((7 * i + length) % config.vocab_size));
+  }
+  for (int32_t position = 71; position < 200; ++position) positions.push_back(position);
+  const std::vector<float> c(positions.size(), 1.0F), e(positions.size(), 0.25F);
+  const auto gradients = [&](PackedModel& packed) {
+    packed.score(positions, 1.0F);
+    return packed.backward(c, e);
+  };
+  PackedModel without(model, sequences), with(model, sequences, Activations::kept);
+  with.make_scratch(int64_t{4} << 20);
+  const auto got = gradients(with);
+  EXPECT_EQ(got, gradients(without));
+  EXPECT_TRUE(std::ranges::any_of(got, [](float g) { return g != 0; }));
+  EXPECT_EQ(with.used_scratch(), test::on_hopper());
+}
 
 struct Case {
   std::string name;         // directory under tests/fixtures/model

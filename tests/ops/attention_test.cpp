@@ -231,6 +231,7 @@ class Attention : public ::testing::Test {
 
   struct Gradients {
     Values<T> dq, dk, dv;
+    bool used_scratch = false;
   };
   /// With so many bytes of scratch, which hold NaN.
   Gradients run_backward(Values<T> dout, size_t scratch_bytes = 0) {
@@ -238,6 +239,7 @@ class Attention : public ::testing::Test {
     auto forward = run_packed();
     auto begins = e_.begins();
     Gradients g = {Values<T>(q_.size()), Values<T>(k_.size()), Values<T>(v_.size())};
+    const auto untouched = scratch;
     const Shape queries = {e_.tokens(), e_.heads, e_.dim};
     const Shape keys = {e_.tokens(), e_.kv_heads, e_.dim};
     Exec exec = bench_.exec();
@@ -254,6 +256,7 @@ class Attention : public ::testing::Test {
                               .dq = tensor(g.dq, queries),
                               .dk = tensor(g.dk, keys),
                               .dv = tensor(g.dv, keys)});
+    g.used_scratch = !same_bits(scratch, untouched);
     return g;
   }
 
@@ -540,25 +543,29 @@ TYPED_TEST(Attention, BackwardIsTheDerivative) {
 
 TYPED_TEST(Attention, BackwardWithScratchGivesTheSameBits) {
   using T = typename TypeParam::Storage;
-  const auto check = [&](const Extents& e, size_t scratch_bytes) {
+  const bool hopper = on_hopper() && sizeof(T) == 2;
+  const auto check = [&](const Extents& e, size_t scratch_bytes, bool uses) {
     this->make(e);
     const auto dout = normals<T>(static_cast<int64_t>(this->q_.size()), 4);
     const auto without = this->run_backward(dout), with = this->run_backward(dout, scratch_bytes);
     EXPECT_TRUE(same_bits(without.dq, with.dq)) << e.dim << " by " << e.heads;
     EXPECT_TRUE(same_bits(without.dk, with.dk)) << e.dim << " by " << e.heads;
     EXPECT_TRUE(same_bits(without.dv, with.dv)) << e.dim << " by " << e.heads;
+    EXPECT_EQ(with.used_scratch, uses && hopper) << e.dim << " by " << e.heads;
   };
   constexpr size_t kPlenty = size_t{64} << 20;
-  check({.heads = 4, .kv_heads = 2, .dim = 64, .lengths = {65, 3}}, kPlenty);
+  check({.heads = 4, .kv_heads = 2, .dim = 64, .lengths = {65, 3}}, kPlenty, false);
   if (!on_cuda()) return;  // the CPU reads no hint
   for (const int64_t ratio : {1, 2, 3, 8, 20})
-    check({.heads = ratio, .kv_heads = 1, .dim = 128, .lengths = {1, 64, 65, 130}}, kPlenty);
-  check({.heads = 4, .kv_heads = 2, .dim = 128, .lengths = {400, 40}}, kPlenty);
-  check({.heads = 6, .kv_heads = 2, .dim = 80, .lengths = {65}}, kPlenty);
+    check({.heads = ratio, .kv_heads = 1, .dim = 128, .lengths = {1, 64, 65, 130}}, kPlenty, true);
+  check({.heads = 4, .kv_heads = 2, .dim = 128, .lengths = {400, 40}}, kPlenty, true);
+  check({.heads = 6, .kv_heads = 2, .dim = 80, .lengths = {65}}, kPlenty, false);
   // Many blocks of few rows, 1.4 MB a key head: none, some at a time, all.
   const Extents many = {
       .heads = 32, .kv_heads = 8, .dim = 128, .lengths = std::vector<int32_t>(40, 3)};
-  for (const size_t bytes : {size_t{1} << 20, size_t{10} << 20, kPlenty}) check(many, bytes);
+  check(many, size_t{1} << 20, false);
+  check(many, size_t{10} << 20, true);
+  check(many, kPlenty, true);
 }
 
 /// d loss / dv[j] = Σ p·dout is checked by linearity: loss(v) = Σ dout∘out is linear in v, so

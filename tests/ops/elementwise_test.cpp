@@ -81,8 +81,14 @@ TYPED_TEST(Add, AddsInF32AndRoundsOnce) {
     Values<T> sum(x.size());
     add(exec, {.x = tensor(x), .y = tensor(y), .sum = tensor(sum)});
     EXPECT_TRUE(same_bits(sum, want));
-    add(exec, {.x = tensor(x), .y = tensor(y), .sum = tensor(x)});
-    EXPECT_TRUE(same_bits(x, want));
+    Displaced<T> elsewhere(sum);
+    add(exec, {.x = tensor(x), .y = tensor(y), .sum = elsewhere.tensor()});
+    EXPECT_TRUE(same_bits(elsewhere.values(), want));
+    auto xs = x;
+    add(exec, {.x = tensor(xs), .y = tensor(y), .sum = tensor(xs)});
+    EXPECT_TRUE(same_bits(xs, want));
+    add(exec, {.x = tensor(x), .y = tensor(y), .sum = tensor(y)});
+    EXPECT_TRUE(same_bits(y, want));
   }
 }
 

@@ -193,17 +193,21 @@ TYPED_TEST(RmsNorm, TheSumMayGoElsewhere) {
     const auto before = x;
     const auto in_place = this->run(x, delta, w);
     Values<T> sum(x.size()), y(x.size());
-    Exec exec = this->bench_.exec();
-    rms_norm(exec, {.x = tensor(x, {rows, columns}),
-                    .delta = tensor(delta, {rows, columns}),
-                    .sum = tensor(sum, {rows, columns}),
-                    .w = tensor(w),
-                    .y = tensor(y, {rows, columns}),
-                    .rstd = {},
-                    .eps = kEps});
-    EXPECT_TRUE(same_bits(x, before)) << columns;
+    Displaced<T> elsewhere(sum);
+    for (const Tensor& to : {tensor(sum, {rows, columns}), elsewhere.tensor({rows, columns})}) {
+      Exec exec = this->bench_.exec();
+      rms_norm(exec, {.x = tensor(x, {rows, columns}),
+                      .delta = tensor(delta, {rows, columns}),
+                      .sum = to,
+                      .w = tensor(w),
+                      .y = tensor(y, {rows, columns}),
+                      .rstd = {},
+                      .eps = kEps});
+      EXPECT_TRUE(same_bits(x, before)) << columns;
+      EXPECT_TRUE(same_bits(y, in_place.y)) << columns;
+    }
     EXPECT_TRUE(same_bits(sum, in_place.x)) << columns;
-    EXPECT_TRUE(same_bits(y, in_place.y)) << columns;
+    EXPECT_TRUE(same_bits(elsewhere.values(), in_place.x)) << columns;
   }
 }
 
@@ -221,7 +225,7 @@ TYPED_TEST(RmsNorm, BackwardMayReplaceItsResidualOrItsInput) {
                                .x = tensor(x, {rows, columns}),
                                .w = tensor(w),
                                .rstd = tensor(rstd),
-                               .residual = from,
+                               .dresidual = from,
                                .dx = to,
                                .dw = tensor(dw)});
       return dw;
@@ -230,6 +234,12 @@ TYPED_TEST(RmsNorm, BackwardMayReplaceItsResidualOrItsInput) {
     const Tensor past = tensor(residual, {rows, columns});
     const auto dw = run(past, tensor(apart, {rows, columns}));
     const auto kept = residual;
+    Displaced<T> from_elsewhere(residual);
+    Values<T> again(x.size());
+    EXPECT_TRUE(
+        same_bits(run(from_elsewhere.tensor({rows, columns}), tensor(again, {rows, columns})), dw))
+        << columns;
+    EXPECT_TRUE(same_bits(again, apart)) << columns;
     EXPECT_TRUE(same_bits(run({}, past), dw)) << columns;
     EXPECT_TRUE(same_bits(residual, apart)) << columns;
     residual = kept;

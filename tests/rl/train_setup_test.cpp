@@ -174,12 +174,17 @@ TEST(RunRecorder, ShowsWhatTheDriverHoldsAsATagBesideTheLedger) {
     recorder.handoff(event, 0, {});
     event.device_foreign = 700;
     recorder.handoff(event, 0, {});
+    event.device_exchange = 40;
+    recorder.handoff(event, 0, {});
   }
   const auto events = read_memory_timeline(dir / "memory.jsonl");
-  ASSERT_EQ(events.size(), 2);
+  ASSERT_EQ(events.size(), 3);
   using Tags = std::map<std::string, int64_t>;
   EXPECT_EQ(events[0].device_bytes, (Tags{{"actor.params", 5}}));
   EXPECT_EQ(events[1].device_bytes, (Tags{{"actor.params", 5}, {kDriverTag, 700}}));
+  EXPECT_EQ(events[2].device_bytes,
+            (Tags{{"actor.params", 5}, {kDriverTag, 700}, {kExchangeTag, 40}}));
+  EXPECT_EQ(events[2].device_total, 5);
   EXPECT_EQ(events[1].device_total, 5);
   EXPECT_EQ(events[1].device_peak, 5);
   EXPECT_EQ(events[1].device_at_peak,

@@ -75,6 +75,14 @@ class FlatModel {
         flat(bytes_.data(), config.dtype, {layout.elements()}) {
     load_weights(directory, config, layout, flat);
   }
+  /// Random weights.
+  FlatModel(const ModelConfig& model, uint64_t seed)
+      : config(model),
+        layout(config),
+        bytes_(static_cast<size_t>(layout.elements() * size_of(config.dtype))),
+        flat(bytes_.data(), config.dtype, {layout.elements()}) {
+    init_random_weights(config, layout, seed, flat);
+  }
   FlatModel(const FlatModel&) = delete;
   FlatModel& operator=(const FlatModel&) = delete;
 

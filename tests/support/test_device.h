@@ -36,6 +36,14 @@ inline std::unique_ptr<Device> make_test_device() {
   return on_cuda() ? make_cuda_device() : make_cpu_device();
 }
 
+/// Whether the GPU is known to be of the generation that has kernels of its own. (A build for older
+/// ones alone leaves those out: MILES_TEST_NO_HOPPER=1 says so.)
+inline bool on_hopper() {
+  if (!on_cuda() || std::getenv("MILES_TEST_NO_HOPPER") != nullptr) return false;
+  const std::string name = make_test_device()->name();
+  return name.find("H100") != std::string::npos || name.find("H200") != std::string::npos;
+}
+
 /// Skips all tests when a GPU is wanted that is not there.
 class NeedsTestDevice : public ::testing::Environment {
  public:

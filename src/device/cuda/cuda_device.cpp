@@ -28,6 +28,7 @@ class CudaDevice : public Device {
     check(cudaMemGetInfo(&free, &total), "asking for free device memory");
     return static_cast<int64_t>(total - free) - memory_.held_bytes();
   }
+  int64_t exchange_bytes() const override { return memory_.unowned_bytes(); }
   AddressSpace& memory() override { return memory_; }
   AddressSpace& host_memory() override { return host_memory_; }
   std::unique_ptr<Stream> make_stream(StreamUse) override { return std::make_unique<CudaStream>(); }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <functional>
 #include <thread>
 
 #include "device/cuda/cuda_check.h"
@@ -65,19 +66,33 @@ VirtualMemory::Chunk VirtualMemory::take_chunk(int64_t bytes) {
     unowned_.erase(same);
     return chunk;
   }
-  for (int64_t given = 0; given < bytes && !unowned_.empty(); unowned_.pop_back()) {
-    given += unowned_.back().bytes;
-    give_back(unowned_.back());
+  // The smallest that is enough, or else the largest ones.
+  std::ranges::sort(unowned_, std::greater{}, &Chunk::bytes);
+  const auto larger =
+      std::ranges::count_if(unowned_, [&](const Chunk& chunk) { return chunk.bytes > bytes; });
+  auto next = unowned_.begin() + std::max<std::ptrdiff_t>(0, larger - 1);
+  for (int64_t given = 0; given < bytes && next != unowned_.end(); next = unowned_.erase(next)) {
+    given += next->bytes;
+    give_back(*next);
   }
+  unowned_.reserve(chunks_ + 1);  // or else decommit could fail
   Chunk chunk{.handle = 0, .bytes = bytes};
   check(driver().create(&chunk.handle, static_cast<size_t>(bytes), &properties_, 0),
         "taking device memory");
+  ++chunks_;
   held_bytes_ += bytes;
   return chunk;
 }
 
+int64_t VirtualMemory::unowned_bytes() const {
+  int64_t bytes = 0;
+  for (const Chunk& chunk : unowned_) bytes += chunk.bytes;
+  return bytes;
+}
+
 void VirtualMemory::give_back(const Chunk& chunk) noexcept {
   driver().release(chunk.handle);
+  --chunks_;
   held_bytes_ -= chunk.bytes;
 }
 

@@ -25,6 +25,7 @@ class VirtualMemory : public AddressSpace {
   void begin_exchange() override { exchanging_ = true; }
   void end_exchange() noexcept override;
   int64_t held_bytes() const { return held_bytes_; }  // committed, or between two owners
+  int64_t unowned_bytes() const;
 
  private:
   /// Memory that stands behind a part of a range.
@@ -33,7 +34,7 @@ class VirtualMemory : public AddressSpace {
     int64_t bytes;
   };
   Chunk map_chunk(std::byte* at, int64_t bytes);
-  /// One that nobody has, or a new one; then as much of the others goes back to the driver.
+  /// One that nobody has, or a new one; then as much of the others, or all, goes to the driver.
   Chunk take_chunk(int64_t bytes);
   void give_back(const Chunk& chunk) noexcept;
 
@@ -42,7 +43,8 @@ class VirtualMemory : public AddressSpace {
   int64_t held_bytes_ = 0;                              // in all chunks
   std::map<std::byte*, std::vector<Chunk>> committed_;  // by the start of what was committed
   bool exchanging_ = false;
-  std::vector<Chunk> unowned_;  // while exchanging: between two owners
+  std::vector<Chunk> unowned_;  // while exchanging: between two owners; has room for all chunks
+  size_t chunks_ = 0;           // that there are
 };
 
 /// Host memory that the device's copies reach at full speed.

@@ -61,16 +61,16 @@ void forward(const RmsNormArgs& a) {
 
 template <class T>
 struct Backward {
-  const T* dy;        // [rows, columns]
-  const T* x;         // [rows, columns]
-  const T* w;         // [columns]
-  const float* rstd;  // [rows]
-  const T* residual;  // [rows, columns]
-  T* dx;              // [rows, columns]; may be residual or x
-  float* dw;          // [columns]
+  const T* dy;         // [rows, columns]
+  const T* x;          // [rows, columns]
+  const T* w;          // [columns]
+  const float* rstd;   // [rows]
+  const T* dresidual;  // [rows, columns]
+  T* dx;               // [rows, columns]; may be dresidual or x
+  float* dw;           // [columns]
   int64_t rows, columns;
 
-  /// dx = residual + r·(g − x̂·mean(g∘x̂)) with g = dy∘w, x̂ = x·r.
+  /// dx = dresidual + r·(g − x̂·mean(g∘x̂)) with g = dy∘w, x̂ = x·r.
   void row(int64_t n) const {
     const int64_t at = n * columns;
     const float r = rstd[n];
@@ -81,7 +81,7 @@ struct Backward {
     for_each_vec(columns, [&](int64_t i, int count) MILES_INLINE_LAMBDA {
       const Vec g = load(dy + at + i, count) * load(w + i, count);
       const Vec normalised = load(x + at + i, count) * r;
-      store(dx + at + i, load(residual + at + i, count) + (g - normalised * mean) * r, count);
+      store(dx + at + i, load(dresidual + at + i, count) + (g - normalised * mean) * r, count);
     });
   }
 
@@ -107,7 +107,7 @@ void backward(const RmsNormBackwardArgs& a) {
                             .x = elements<T>(a.x),
                             .w = elements<T>(a.w),
                             .rstd = elements<float>(a.rstd),
-                            .residual = elements<T>(a.residual ? a.residual : a.dx),
+                            .dresidual = elements<T>(a.dresidual ? a.dresidual : a.dx),
                             .dx = elements<T>(a.dx),
                             .dw = elements<float>(a.dw),
                             .rows = rows,

@@ -1,4 +1,5 @@
-// Attention's backward on tensor cores, in three kernels that share nothing but what they read:
+// Attention's backward on tensor cores, in three kernels that share nothing but what they read,
+// unless there is scratch memory:
 //   row_statistics   lse and rowsum(dout ∘ out) of each row, side by side in the workspace
 //   backward_keys    dk and dv of 64 keys, summed over the rows that see them
 //   backward_queries dq of a block of rows, summed over their keys
@@ -7,10 +8,10 @@
 // the group), token-major, so that a sum over rows is the sum over a group's heads too. Everything
 // lies so that a product's result is the next one's operand in registers: backward_keys has keys as
 // the rows of its fragments (Sᵀ = K·Qᵀ), backward_queries has queries (S = Q·Kᵀ). On Hopper scratch
-// memory saves two of the seven (attention_scores.cuh).
+// memory saves two of the seven (attention_ds.cuh).
 #include <algorithm>
 
-#include "ops/cuda/attention_gradient.cuh"
+#include "ops/cuda/attention_ds.cuh"
 #include "ops/cuda/attention_hopper.h"
 #include "ops/cuda/attention_simt.h"
 #include "ops/cuda/backend.h"
@@ -292,8 +293,8 @@ void attention_backward(Exec& exec, const AttentionBackwardArgs& args) {
       .dk = pointer<bf16>(args.dk),
       .dv = pointer<bf16>(args.dv),
       .statistics = reinterpret_cast<float2*>(exec.workspace.data()),
-      .scores = nullptr,
-      .score_tiles = 0,
+      .ds = nullptr,
+      .ds_tiles = 0,
       .rows = tokens * (heads / kv_heads),
       .sequences = static_cast<int>(sequences),
       .heads = heads,
@@ -313,7 +314,7 @@ void attention_backward(Exec& exec, const AttentionBackwardArgs& args) {
          "workspace, and there are {}: lower --max-tokens-per-gpu",
          tokens, f.group, f.rows * static_cast<int64_t>(sizeof(float2)), exec.workspace.size());
   int at_once = static_cast<int>(std::min<int64_t>(room, kv_heads));
-  at_once = keep_scores_of(f, args, at_once);
+  at_once = plan_ds(f, args, at_once);
   for (; f.first_head < kv_heads; f.first_head += at_once) {
     const int count = std::min(kv_heads - f.first_head, at_once);
     if (dim <= 64)

@@ -2,9 +2,9 @@
 // warps that copy and groups of four warps that multiply. A product's result is the next one's
 // operand in registers, and while one tile's products run, another's weights are computed. Where
 // there is room for the gradients of scores, backward_keys keeps them and sum_queries
-// (attention_backward_scores.cu) takes backward_queries' place.
+// (attention_backward_ds.cu) takes backward_queries' place.
+#include "ops/cuda/attention_ds.cuh"
 #include "ops/cuda/attention_hopper.h"
-#include "ops/cuda/attention_scores.cuh"
 
 namespace miles::cuda {
 namespace {
@@ -58,11 +58,11 @@ __device__ void copy_row_tiles(const Backward& f, const Part& part, int first_ro
   copy_async_wait<0>();
 }
 
-/// dk and dv of a group's 64 keys. Fragments have keys as rows: Sᵀ = K·Qᵀ. The gradients of scores
-/// go to `scores`, the sequence's tiles of them, unless that is null.
+/// dk and dv of a group's 64 keys. Fragments have keys as rows: Sᵀ = K·Qᵀ. With kKept the gradients
+/// of scores go to `kept`, the sequence's tiles of them.
 template <int kD, bool kKept>
 __device__ void differentiate_keys(const Backward& f, const Part& part, int group, int block_begin,
-                                   int tiles, unsigned char* scores, unsigned char* shared_bytes,
+                                   int tiles, unsigned char* kept, unsigned char* shared_bytes,
                                    const typename KeyShape<kD>::Slots& ring) {
   using S = KeyShape<kD>;
   const int thread = static_cast<int>(threadIdx.x) % 128, lane = thread % 32, warp = thread / 32;
@@ -147,8 +147,8 @@ __device__ void differentiate_keys(const Backward& f, const Part& part, int grou
     start_weights<kD>(dk, ds, q);
     if constexpr (kKept) {
       const int row_tile = block_begin / kTileRows * f.group + tile;
-      const int64_t at = score_tiles_before(row_tile, f.group) + block_begin / kTileRows + group;
-      keep_scores(ds, scores + at * kScoreTile, thread);
+      const int64_t at = ds_tiles_before(row_tile, f.group) + block_begin / kTileRows + group;
+      keep_ds(ds, kept + at * kDsTile, thread);
     }
   }
   products_wait<0>();
@@ -276,7 +276,7 @@ __global__ void __launch_bounds__(KeyShape<kD>::kThreads, 1) backward_keys(const
     take_registers<240>();
     const int group = uniform(static_cast<int>(threadIdx.x) / 128 - 1);
     differentiate_keys<kD, kKept>(f, part, group, uniform(begin), uniform(tiles),
-                                  kKept ? score_tiles_of(f, at.sequence) : nullptr, shared, ring);
+                                  kKept ? ds_tiles_of(f, at.sequence) : nullptr, shared, ring);
   }
 #endif
 }
@@ -320,8 +320,8 @@ void launch_keys(const Backward& f, int heads, cudaStream_t stream) {
 
 template <int kD>
 void launch(const Backward& f, int heads, cudaStream_t stream) {
-  if constexpr (kD == kScoresDim)
-    if (f.scores != nullptr) {
+  if constexpr (kD == kDsDim)
+    if (f.ds != nullptr) {
       launch_keys<kD, true>(f, heads, stream);
       return sum_queries(f, heads, stream);
     }

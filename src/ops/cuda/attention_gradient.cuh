@@ -13,9 +13,9 @@ struct Backward {
   bf16 *dq, *dk, *dv;
   float2*
       statistics;  // [key heads of this launch, rows]: lse in units of log 2, rowsum(dout ∘ out)
-  unsigned char* scores;  // [key heads of this launch, score_tiles] tiles of attention_scores.cuh;
-  int64_t score_tiles;    // or null
-  int64_t rows;           // of a key head, all sequences
+  unsigned char* ds;  // [key heads of this launch, ds_tiles] tiles of attention_ds.cuh; or null
+  int64_t ds_tiles;   // of a key head
+  int64_t rows;       // of a key head, all sequences
   int sequences, heads, kv_heads, group, dim;
   int first_head;  // key head of blockIdx.y = 0
   float scale, scale_log2;

@@ -73,9 +73,8 @@ __device__ inline void start_weights(float (&c)[kD / 8][4], const uint32_t (&w)[
   for (int k = 0; k < 4; ++k) wgmma<true>(c, w[k], right + (k * 16 * 128 >> 4), true);
   products_commit();
 }
-/// c += Aᵀ · T for tiles A, of 64 columns, and T; committed.
-template <int kD>
-__device__ inline void start_columns(float (&c)[kD / 8][4], uint32_t a, uint32_t t) {
+/// c += Aᵀ · T for tiles A, of 64 columns, and T, of 128; committed.
+__device__ inline void start_columns(float (&c)[16][4], uint32_t a, uint32_t t) {
   const uint32_t left = matrix(a, kHalfTile), right = matrix(t, kHalfTile);
   hold(c);
   products_begin();

@@ -97,16 +97,6 @@ __device__ inline void wgmma(float (&c)[16][4], const uint32_t (&a)[4], uint32_t
         "n"(int{kRows}));
 }
 /// c += aᵀ · b, 64 rows times 8·kN columns, over 16: rows are the summed index of both tiles.
-__device__ inline void wgmma_columns(float (&c)[8][4], uint32_t a, uint32_t b) {
-  asm volatile(
-      "{.reg .b64 da, db; mov.b64 db, {%33, %34}; mov.b64 da, {%32, %34}; "
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
-      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, "
-      "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-      "da, db, 1, 1, 1, 1, 1;}"
-      : MILES_C32(0)
-      : "r"(a), "r"(b), "n"(kMatrixLayout));
-}
 __device__ inline void wgmma_columns(float (&c)[16][4], uint32_t a, uint32_t b) {
   asm volatile(
       "{.reg .b64 da, db; mov.b64 db, {%65, %66}; mov.b64 da, {%64, %66}; "

@@ -143,13 +143,13 @@ void forward(const Exec& exec, const Forward<T>& a) {
 
 template <class T>
 struct Backward {
-  const T* dy;        // [rows, columns]
-  const T* x;         // [rows, columns]
-  const T* w;         // [columns]
-  const float* rstd;  // [rows]
-  const T* residual;  // [rows, columns]
-  T* dx;              // [rows, columns]; may be residual or x
-  float* partials;    // [chunks, stride]: dw of each chunk of rows
+  const T* dy;         // [rows, columns]
+  const T* x;          // [rows, columns]
+  const T* w;          // [columns]
+  const float* rstd;   // [rows]
+  const T* dresidual;  // [rows, columns]
+  T* dx;               // [rows, columns]; may be dresidual or x
+  float* partials;     // [chunks, stride]: dw of each chunk of rows
   int64_t rows, columns;
   int64_t chunk;   // rows of one block
   int64_t stride;  // columns, rounded up to whole eights
@@ -186,14 +186,14 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads / (kThreads == 128 ?
   for (int64_t row = begin; row < end; ++row) {
     const float r = a.rstd[row];
     RowEight<T> held[kHeld];
-    Raw<T> before[kHeld];  // residual
+    Raw<T> before[kHeld];  // dresidual
 #pragma unroll
     for (int k = 0; k < kHeld; ++k)
       held[k] = RowEight<T>::template load<kWide>(a, row, first + k * kStep);
 #pragma unroll
     for (int k = 0; k < kHeld; ++k) {
       const int64_t i = first + k * kStep;
-      before[k] = load_raw<kWide>(a.residual + row * a.columns + i, a.columns - i);
+      before[k] = load_raw<kWide>(a.dresidual + row * a.columns + i, a.columns - i);
     }
     float dot = 0;
     const auto add_dot = [&](const RowEight<T>& of) {
@@ -208,9 +208,9 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads / (kThreads == 128 ?
     for (int64_t i = first + kHeld * kStep; i < a.columns; i += kStep)
       add_dot(RowEight<T>::template load<kWide>(a, row, i));
     const float mean = block_sum<kThreads>(dot, scratch[row & 1]) / static_cast<float>(a.columns);
-    const auto add_gradients = [&](const RowEight<T>& of, const Raw<T>& residual, int64_t i) {
+    const auto add_gradients = [&](const RowEight<T>& of, const Raw<T>& dresidual, int64_t i) {
       const Eight d = to_f32(of.dy), w = to_f32(of.w);
-      Eight to = to_f32(residual), dw = to_f32(load_raw<true>(sums + i, 8)), x = to_f32(of.x);
+      Eight to = to_f32(dresidual), dw = to_f32(load_raw<true>(sums + i, 8)), x = to_f32(of.x);
 #pragma unroll
       for (int e = 0; e < 8; ++e) x.at[e] *= r;
       const Eight seen = rounded<T>(x);
@@ -229,8 +229,8 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads / (kThreads == 128 ?
     }
 #pragma unroll 2
     for (int64_t i = first + kHeld * kStep; i < a.columns; i += kStep) {
-      const Raw<T> residual = load_raw<kWide>(a.residual + row * a.columns + i, a.columns - i);
-      add_gradients(RowEight<T>::template load<kWide>(a, row, i), residual, i);
+      const Raw<T> dresidual = load_raw<kWide>(a.dresidual + row * a.columns + i, a.columns - i);
+      add_gradients(RowEight<T>::template load<kWide>(a, row, i), dresidual, i);
     }
   }
   if (!a.in_shared) return;
@@ -287,7 +287,7 @@ void rms_norm_backward(Exec& exec, const RmsNormBackwardArgs& args) {
                            .x = pointer<T>(args.x),
                            .w = pointer<T>(args.w),
                            .rstd = pointer<float>(args.rstd),
-                           .residual = pointer<T>(args.residual ? args.residual : args.dx),
+                           .dresidual = pointer<T>(args.dresidual ? args.dresidual : args.dx),
                            .dx = pointer<T>(args.dx),
                            .partials = nullptr,
                            .rows = rows,
@@ -295,7 +295,7 @@ void rms_norm_backward(Exec& exec, const RmsNormBackwardArgs& args) {
                            .chunk = 0,
                            .stride = 0,
                            .in_shared = false};
-    with_width(is_wide(columns, a.dy, a.x, a.w, a.residual, a.dx),
+    with_width(is_wide(columns, a.dy, a.x, a.w, a.dresidual, a.dx),
                [&](auto wide) { backward<wide()>(exec, a, pointer<float>(args.dw)); });
   });
 }

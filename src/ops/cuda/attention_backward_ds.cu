@@ -1,17 +1,17 @@
-// dq on Hopper from the gradients of scores that backward_keys has left behind: dq = scale · ds · k.
+// dq on Hopper from the gradients of scores that backward_keys has kept: dq = scale · ds · k.
 // It waits for memory, not for products: each tile is read once, and its keys once for 256 rows.
 #include <algorithm>
 
+#include "ops/cuda/attention_ds.cuh"
 #include "ops/cuda/attention_hopper.h"
-#include "ops/cuda/attention_scores.cuh"
 
 namespace miles::cuda {
 namespace {
 
 using namespace attention_gradient;
 
-/// Two groups of warps that multiply, each with two tiles of rows; a slot of the ring has the block's
-/// four tiles of gradients and the keys.
+/// Two groups of warps that multiply, each with two tiles of rows; a slot of the ring has the
+/// block's four tiles of ds and the keys.
 struct SumShape {
   static constexpr int kGroups = 2, kTiles = 2;  // of a group
   static constexpr int kRowTiles = kGroups * kTiles;
@@ -19,10 +19,10 @@ struct SumShape {
   static constexpr int kRows = kRowTiles * kTileRows;
   static constexpr int kStages = 4;
   using Slots = Ring<kStages, kGroups>;
-  static constexpr int kKeysAt = kRowTiles * kScoreTile;  // in a slot
-  static constexpr int kSlot = kKeysAt + kTile<kScoresDim>;
+  static constexpr int kKeysAt = kRowTiles * kDsTile;  // in a slot
+  static constexpr int kSlot = kKeysAt + kTile<kDsDim>;
   static constexpr int kStagingAt = kStages * kSlot;  // results on their way, a tile a group
-  static constexpr int kRingAt = kStagingAt + kGroups * kTile<kScoresDim>;
+  static constexpr int kRingAt = kStagingAt + kGroups * kTile<kDsDim>;
   static constexpr int kBytes = kRingAt + Slots::kBytes;
   __device__ static uint32_t slot(uint32_t shared, int tile) {
     return shared + tile % kStages * kSlot;
@@ -43,18 +43,16 @@ struct Rows {
 };
 
 __device__ void copy_tiles(const Backward& f, const Part& part, const Rows& rows,
-                           const unsigned char* scores, uint32_t shared,
-                           const SumShape::Slots& ring) {
+                           const unsigned char* ds, uint32_t shared, const SumShape::Slots& ring) {
   using S = SumShape;
-  const TileCopy<kScoresDim> copy(threadIdx.x);
-  const bf16* const keys[] = {f.k + part.kv_head * kScoresDim};
+  const TileCopy<kDsDim> copy(threadIdx.x);
+  const bf16* const keys[] = {f.k + part.kv_head * kDsDim};
   const unsigned char* from[S::kRowTiles];
   int seen[S::kRowTiles];
 #pragma unroll
   for (int i = 0; i < S::kRowTiles; ++i) {
     seen[i] = Rows::seen(f, part, rows.first_tile + i);
-    from[i] =
-        scores + score_tiles_before(rows.first_tile + i, f.group) * kScoreTile + threadIdx.x * 16;
+    from[i] = ds + ds_tiles_before(rows.first_tile + i, f.group) * kDsTile + threadIdx.x * 16;
   }
   for (int tile = 0; tile < rows.tiles; ++tile) {
     const int key = tile * kTileRows + copy.row_of_lane();
@@ -64,12 +62,12 @@ __device__ void copy_tiles(const Backward& f, const Part& part, const Rows& rows
     for (int i = 0; i < S::kRowTiles; ++i) {
       if (tile >= seen[i]) continue;
 #pragma unroll
-      for (int at = 0; at < kScoreTile; at += kCopyThreads * 16)
-        copy_async_16(slot + i * kScoreTile + at + threadIdx.x * 16,
-                      from[i] + int64_t{tile} * kScoreTile + at, true);
+      for (int at = 0; at < kDsTile; at += kCopyThreads * 16)
+        copy_async_16(slot + i * kDsTile + at + threadIdx.x * 16,
+                      from[i] + int64_t{tile} * kDsTile + at, true);
     }
     copy.copy(slot + S::kKeysAt, keys, key < part.tokens ? part.begin + key : -1,
-              f.kv_heads * kScoresDim, (tile + 1) * kTileRows <= part.tokens);
+              f.kv_heads * kDsDim, (tile + 1) * kTileRows <= part.tokens);
     barrier_arrive_copied(ring.full(tile));
   }
   copy_async_wait<0>();
@@ -83,17 +81,17 @@ __device__ void sum(const Backward& f, const Part& part, const Rows& rows, int g
   const uint32_t shared = shared_address(shared_bytes);
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int warp = static_cast<int>(threadIdx.x) / 32 % 4, mine = group * S::kTiles;
-  const int both = uniform(Rows::seen(f, part, rows.first_tile + mine));
+  const int first = uniform(Rows::seen(f, part, rows.first_tile + mine));
   const int second = uniform(Rows::seen(f, part, rows.first_tile + mine + 1));
-  const int count = max(both, second);
+  const int count = max(first, second);
   // Without a second tile the first one's sums are made alone, last.
-  float dq[S::kTiles][kScoresDim / 8][4] = {};
+  float dq[S::kTiles][kDsDim / 8][4] = {};
   int tile = 0;
-  for (; tile < min(both, second); ++tile) {
+  for (; tile < min(first, second); ++tile) {
     ring.wait_full(tile);
-    const uint32_t scores = S::slot(shared, tile) + mine * kScoreTile;
-    start_columns<kScoresDim>(dq[0], scores, S::slot(shared, tile) + S::kKeysAt);
-    start_columns<kScoresDim>(dq[1], scores + kScoreTile, S::slot(shared, tile) + S::kKeysAt);
+    const uint32_t ds = S::slot(shared, tile) + mine * kDsTile;
+    start_columns(dq[0], ds, S::slot(shared, tile) + S::kKeysAt);
+    start_columns(dq[1], ds + kDsTile, S::slot(shared, tile) + S::kKeysAt);
     products_wait<2>();
     if (tile > 0) ring.release(tile - 1);
   }
@@ -101,15 +99,15 @@ __device__ void sum(const Backward& f, const Part& part, const Rows& rows, int g
   hold(dq[0]);
   hold(dq[1]);
   if (tile > 0) ring.release(tile - 1);
-  const int alone = both > second ? 0 : 1;
+  const int alone = first > second ? 0 : 1;
   for (; tile < count; ++tile) {
     ring.wait_full(tile);
-    const uint32_t scores = S::slot(shared, tile) + (mine + alone) * kScoreTile;
+    const uint32_t ds = S::slot(shared, tile) + (mine + alone) * kDsTile;
     const uint32_t keys = S::slot(shared, tile) + S::kKeysAt;
     if (alone == 0)
-      start_columns<kScoresDim>(dq[0], scores, keys);
+      start_columns(dq[0], ds, keys);
     else
-      start_columns<kScoresDim>(dq[1], scores, keys);
+      start_columns(dq[1], ds, keys);
     products_wait<0>();
     hold(dq[0]);
     hold(dq[1]);
@@ -118,13 +116,12 @@ __device__ void sum(const Backward& f, const Part& part, const Rows& rows, int g
   for (; tile < rows.tiles; ++tile) ring.pass(tile);
 #pragma unroll
   for (int i = 0; i < S::kTiles; ++i) {
-    const int row = (rows.first_tile + mine + i) * kTileRows + row_of_score(warp * 16 + lane % 16);
+    const int row = (rows.first_tile + mine + i) * kTileRows + row_of_ds(warp * 16 + lane % 16);
     const int place = row < part.rows ? static_cast<int>(part.row_at(f, row)) : -1;
     __syncwarp();  // the last tile's results have been read
-    write_rows<kScoresDim>(
-        dq[i], {f.scale, f.scale},
-        shared_bytes + S::kStagingAt + group * kTile<kScoresDim> + warp * 16 * 128, f.dq, place,
-        kScoresDim);
+    write_rows<kDsDim>(dq[i], {f.scale, f.scale},
+                       shared_bytes + S::kStagingAt + group * kTile<kDsDim> + warp * 16 * 128, f.dq,
+                       place, kDsDim);
   }
 }
 
@@ -148,7 +145,7 @@ __global__ void __launch_bounds__(SumShape::kThreads, 1) sum_queries_kernel(cons
   __syncthreads();
   if (threadIdx.x < kCopyThreads) {
     leave_registers<56>();
-    copy_tiles(f, part, rows, score_tiles_of(f, at.sequence), shared_address(shared), ring);
+    copy_tiles(f, part, rows, ds_tiles_of(f, at.sequence), shared_address(shared), ring);
   } else {
     take_registers<224>();
     sum(f, part, rows, uniform(static_cast<int>(threadIdx.x) / 128 - 1), shared, ring);
@@ -158,15 +155,14 @@ __global__ void __launch_bounds__(SumShape::kThreads, 1) sum_queries_kernel(cons
 
 }  // namespace
 
-int keep_scores_of(Backward& f, const AttentionBackwardArgs& args, int most) {
-  if (!args.scratch || args.longest <= 0 || f.dim != kScoresDim || !has_hopper_kernels())
-    return most;
-  const int64_t tiles = most_score_tiles(f.rows / f.group, f.sequences, args.longest, f.group);
-  const int64_t held = std::min<int64_t>(most, args.scratch.bytes() / (tiles * kScoreTile));
+int attention_gradient::plan_ds(Backward& f, const AttentionBackwardArgs& args, int most) {
+  if (!args.scratch || args.longest <= 0 || f.dim != kDsDim || !has_hopper_kernels()) return most;
+  const int64_t tiles = most_ds_tiles(f.rows / f.group, f.sequences, args.longest, f.group);
+  const int64_t held = std::min<int64_t>(most, args.scratch.bytes() / (tiles * kDsTile));
   const int64_t blocks = held * row_blocks(f.rows, f.sequences, SumShape::kRows);
   if (held < f.kv_heads && blocks < 2 * multiprocessors()) return most;
-  f.scores = static_cast<unsigned char*>(args.scratch.data());
-  f.score_tiles = tiles;
+  f.ds = static_cast<unsigned char*>(args.scratch.data());
+  f.ds_tiles = tiles;
   const int64_t launches = (f.kv_heads + held - 1) / held;  // of about the same size
   return static_cast<int>((f.kv_heads + launches - 1) / launches);
 }
