@@ -29,7 +29,7 @@ int eval_command(int argc, const char* const* argv) {
       ->group("Rollout");
   add_skip_special_tokens_flag(line.app(), rollout);
   if (!line.parse(argc, argv)) return 0;
-  check_sampling_params(eval_sampling(config));
+  check_sampling_params(eval_sampling(config), "--eval-");
   if (config.eval.max_response_len) rollout.max_response_len = *config.eval.max_response_len;
 
   ModelSource model = ModelSource::resolve(config.model);

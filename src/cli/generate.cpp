@@ -39,7 +39,8 @@ void add_flags(CommandLine& line, GenerateFlags& flags) {
       ->group(group);
   line.number<int64_t>("--n", flags.n, {.least = 1, .most = 1'000'000}, "samples a prompt")
       ->group(group);
-  line.number<int64_t>("--max-new-tokens", sampling.max_new_tokens, {}, "tokens of a response")
+  line.number<int64_t>("--max-new-tokens", sampling.max_new_tokens, {.least = 1},
+                       "tokens of a response")
       ->group(group);
   line.number<float>("--temperature", sampling.temperature, {},
                      "logits are divided by it; 0: the most likely token each time")

@@ -14,19 +14,6 @@ namespace {
 /// used: cuBLASLt's kernels and ours, and graphs.
 constexpr int64_t kDriverGrowth = int64_t{512} << 20;
 
-/// Refuses draws that cannot be, saying whose they are: the two share most of their flags.
-void check_sampling(const TrainConfig& config) {
-  const auto check = [](const char* flags, const SamplingParams& params) {
-    try {
-      check_sampling_params(params);
-    } catch (const Error& error) {
-      fail(error.code(), "{}: {}", flags, error.what());
-    }
-  };
-  check("--rollout-*", rollout_sampling(config));
-  if (config.eval.interval) check("--eval-*", eval_sampling(config));
-}
-
 /// Refuses what Miles knows and this program does not do yet, and what cannot go together.
 void check_algorithm(const TrainConfig& config) {
   const bool gpu = config.colocate.handoff.peak_device == PeakDevice::gpu;
@@ -40,7 +27,9 @@ void check_algorithm(const TrainConfig& config) {
          config.colocate.lora_rank);
   check_handoff_options(config.colocate.handoff);
   check_policy_loss_options(config.algorithm.loss.policy);
-  check_sampling(config);
+  check_sampling_params(rollout_sampling(config), "--rollout-");
+  // Where it differs, an --eval-… was given.
+  if (config.eval.interval) check_sampling_params(eval_sampling(config), "--eval-");
   if (config.algorithm.skip_actor_forward_only && !config.algorithm.use_rollout_logprobs)
     fail(ErrorCode::flags,
          "--skip-actor-forward-only needs --use-rollout-logprobs: without either there are no old "

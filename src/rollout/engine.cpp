@@ -19,16 +19,19 @@ void require_positive(const char* name, int64_t value) {
 }
 
 const EngineOptions& checked(const EngineOptions& options, const ModelConfig& config) {
-  require_positive("max_total_tokens", options.max_total_tokens);
-  require_positive("page_size", options.page_size);
-  require_positive("max_running_requests", options.max_running_requests);
-  require_positive("chunked_prefill_size", options.chunked_prefill_size);
-  require_positive("max_context_len", options.max_context_len);
-  if (options.max_context_len > config.max_position_embeddings)
-    fail(ErrorCode::flags, "max_context_len is {}: the model knows only {} positions",
+  require_positive("--max-total-tokens", options.max_total_tokens);
+  require_positive("--page-size", options.page_size);
+  require_positive("--max-running-requests", options.max_running_requests);
+  require_positive("--chunked-prefill-size", options.chunked_prefill_size);
+  if (options.max_context_len < 1 || options.max_context_len > config.max_position_embeddings)
+    fail(ErrorCode::flags,
+         "prompt and response of {} tokens together: it must be 1 to {}, the model's context",
          options.max_context_len, config.max_position_embeddings);
+  // Left open, the capacity follows from the other two.
   if (options.max_total_tokens > INT32_MAX - options.page_size)
-    fail(ErrorCode::flags, "max_total_tokens is {}: it must be below 2^31",
+    fail(ErrorCode::flags,
+         "a key/value cache of {} tokens: it must have fewer than 2^31; lower --max-total-tokens, "
+         "--max-running-requests or --page-size",
          options.max_total_tokens);
   return options;
 }
@@ -134,15 +137,15 @@ void Engine::check_lengths(const GenerateRequest& request) const {
   if (prompt == 0) fail(ErrorCode::data, "sample {}: the prompt has no tokens", request.id);
   if (prompt >= options_.max_context_len)
     fail(ErrorCode::data,
-         "sample {}: a prompt of {} tokens leaves no room for a response in a context of {}: drop "
-         "it, or raise max_context_len",
+         "sample {}: a prompt of {} tokens leaves no room for a response in a context of {}: leave "
+         "it out or shorten it",
          request.id, prompt, options_.max_context_len);
   // The last token's key is never needed.
   const int64_t keys = max_length(request) - 1;
   if (!scheduler_.fits(keys))
     fail(ErrorCode::data,
          "sample {}: a prompt of {} tokens and a response of up to {} need {} tokens of key/value "
-         "cache, which has {}: raise max_total_tokens or lower max_new_tokens",
+         "cache, which has {}: raise --max-total-tokens, or shorten prompts or responses",
          request.id, prompt, max_length(request) - prompt, keys,
          scheduler_.blocks().pages() * options_.page_size);
 }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace miles {
@@ -25,8 +26,9 @@ struct SamplingParams {
 /// Temperatures below this are greedy.
 inline constexpr float kGreedyTemperature = 1e-6F;
 
-/// Refuses values outside what the fields above allow. Throws Error{flags} naming field and value.
-void check_sampling_params(const SamplingParams& params);
+/// Refuses values outside what the fields above allow. Throws Error{flags} naming flag and value.
+/// `flags`: what the flags' names begin with, "--rollout-" say.
+void check_sampling_params(const SamplingParams& params, std::string_view flags = "--");
 
 /// What the logits are multiplied by for the log-prob of a drawn token.
 float inverse_temperature(const SamplingParams& params);

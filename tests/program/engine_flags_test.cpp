@@ -36,6 +36,21 @@ TEST(EngineFlags, ABudgetIsMetToTheByteOrRefusedWithWhatIsNeeded) {
     }
 }
 
+TEST(EngineFlags, WhatTheEngineRefusesIsNamedAsItWasGiven) {
+  const auto says = [](const std::vector<std::string>& run, const std::string& part) {
+    const Outcome outcome = run_miles(run);
+    EXPECT_EQ(outcome.exit_code, 2) << outcome.log;
+    EXPECT_NE(outcome.log.find(part), std::string::npos) << outcome.log;
+  };
+  for (const auto& command : commands()) {
+    says(with(command, {"--max-total-tokens", "3000000000"}), "lower --max-total-tokens");
+    says(with(command, {"--page-size", "3000000000"}), "--page-size");
+  }
+  says(with(commands()[0], {"--top-k", "0"}), "--top-k is 0");
+  says(with(commands()[0], {"--max-new-tokens", "0"}), "--max-new-tokens: '0'");
+  says(with(commands()[1], {"--eval-top-k", "0"}), "--eval-top-k is 0");
+}
+
 TEST(EngineFlags, TheDtypeIsTheOneAskedFor) {
   for (const auto& command : commands())
     for (const char* dtype : {"float32", "bfloat16"}) {

@@ -266,7 +266,7 @@ TEST_F(EngineTest, PromptsThatCannotBeServedAreRefusedWithTheirLengths) {
   refuse(ErrorCode::flags, "stop token id 258", request);
   request.params.stop_token_ids = {};
   request.params.top_p = 0;
-  refuse(ErrorCode::flags, "top_p", request);
+  refuse(ErrorCode::flags, "--top-p is 0", request);
 }
 
 TEST_F(EngineTest, AResponseThatCouldNeverFitTheCacheIsRefusedBeforeItBegins) {
@@ -305,12 +305,13 @@ TEST_F(EngineTest, OptionsOutsideTheirLimitsAreRefused) {
       Engine(options, model_.config, model_.layout, {*rig_.device, ledger}, nullptr);
     });
   };
-  refuse("max_total_tokens is 0", [](auto& o) { o.max_total_tokens = 0; });
-  refuse("max_total_tokens is 9999999999", [](auto& o) { o.max_total_tokens = 9999999999; });
-  refuse("page_size is -1", [](auto& o) { o.page_size = -1; });
-  refuse("max_running_requests is 0", [](auto& o) { o.max_running_requests = 0; });
-  refuse("chunked_prefill_size is 0", [](auto& o) { o.chunked_prefill_size = 0; });
-  refuse("max_context_len is 257: the model knows only 256",
+  refuse("--max-total-tokens is 0", [](auto& o) { o.max_total_tokens = 0; });
+  refuse("a key/value cache of 9999999999 tokens",
+         [](auto& o) { o.max_total_tokens = 9999999999; });
+  refuse("--page-size is -1", [](auto& o) { o.page_size = -1; });
+  refuse("--max-running-requests is 0", [](auto& o) { o.max_running_requests = 0; });
+  refuse("--chunked-prefill-size is 0", [](auto& o) { o.chunked_prefill_size = 0; });
+  refuse("prompt and response of 257 tokens together: it must be 1 to 256",
          [](auto& o) { o.max_context_len = 257; });
 }
 

@@ -16,28 +16,28 @@ TEST(SamplingParams, TheDefaultsAndTheLimitsThemselvesAreAllowed) {
   EXPECT_NO_THROW(check_sampling_params({.max_new_tokens = 4, .min_new_tokens = 4}));
 }
 
-TEST(SamplingParams, ARefusalNamesTheFieldAndTheValue) {
+TEST(SamplingParams, ARefusalNamesTheFlagAndTheValue) {
   struct Case {
     const char* named;
     std::function<void(SamplingParams&)> spoil;
   };
   const Case cases[] = {
-      {"temperature is -1", [](auto& p) { p.temperature = -1; }},
-      {"temperature is nan", [](auto& p) { p.temperature = NAN; }},
-      {"temperature is inf", [](auto& p) { p.temperature = INFINITY; }},
-      {"top_k is 0", [](auto& p) { p.top_k = 0; }},
-      {"top_p is 0", [](auto& p) { p.top_p = 0; }},
-      {"top_p is 1.5", [](auto& p) { p.top_p = 1.5; }},
-      {"top_p is nan", [](auto& p) { p.top_p = NAN; }},
-      {"min_p is 2", [](auto& p) { p.min_p = 2; }},
-      {"max_new_tokens is 0", [](auto& p) { p.max_new_tokens = 0; }},
-      {"min_new_tokens is 200", [](auto& p) { p.min_new_tokens = 200; }},
-      {"min_new_tokens is -3", [](auto& p) { p.min_new_tokens = -3; }},
-      {"stop string is empty",
+      {"--temperature is -1", [](auto& p) { p.temperature = -1; }},
+      {"--temperature is nan", [](auto& p) { p.temperature = NAN; }},
+      {"--temperature is inf", [](auto& p) { p.temperature = INFINITY; }},
+      {"--top-k is 0", [](auto& p) { p.top_k = 0; }},
+      {"--top-p is 0", [](auto& p) { p.top_p = 0; }},
+      {"--top-p is 1.5", [](auto& p) { p.top_p = 1.5; }},
+      {"--top-p is nan", [](auto& p) { p.top_p = NAN; }},
+      {"--min-p is 2", [](auto& p) { p.min_p = 2; }},
+      {"a response of at most 0 tokens", [](auto& p) { p.max_new_tokens = 0; }},
+      {"a response of at least 200 tokens", [](auto& p) { p.min_new_tokens = 200; }},
+      {"a response of at least -3 tokens", [](auto& p) { p.min_new_tokens = -3; }},
+      {"--stop: a string is empty",
        [](auto& p) {
          p.stop = {"a", ""};
        }},
-      {"stop token id is -7", [](auto& p) { p.stop_token_ids = {-7}; }},
+      {"--stop-token-ids: -7", [](auto& p) { p.stop_token_ids = {-7}; }},
   };
   for (const Case& c : cases) {
     SamplingParams params;
