@@ -128,12 +128,17 @@ TEST_P(Plan, KeepsAsMuchStateAsTheRoomAllows) {
         const int64_t got_layers = input.actor.resident_layers,
                       got_states = input.actor.resident_states;
         const bool any = got_layers + got_states > 0;
-        if (any) EXPECT_LE(peak_with(got_layers, got_states), room);
-        if (got_layers < layers) EXPECT_GT(peak_with(got_layers + 1, 0), room);
-        if (steps == 1)
+        if (any) {
+          EXPECT_LE(peak_with(got_layers, got_states), room);
+        }
+        if (got_layers < layers) {
+          EXPECT_GT(peak_with(got_layers + 1, 0), room);
+        }
+        if (steps == 1) {
           EXPECT_EQ(got_states, 0);  // which would move as often
-        else if (got_states < chunks)
+        } else if (got_states < chunks) {
           EXPECT_GT(peak_with(got_layers, got_states + 1), room);
+        }
       }
     }
   keep_most_resident(input, INT64_MAX);
