@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/shell.h"
 #include "hub/json_file.h"
 #include "model/hf_config.h"
 #include "model/weights_io.h"
@@ -197,7 +198,7 @@ void check_save_directory(const fs::path& directory, int64_t first_rollout) {
        "checkpoints that are not its own; pass --load {} to go on from the newest, or another "
        "--save directory",
        directory.string(), complete.rbegin()->second.filename().string(), first_rollout,
-       directory.string());
+       shell_word(directory.string()));
 }
 
 fs::path find_checkpoint(const fs::path& directory) {

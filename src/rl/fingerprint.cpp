@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "base/shell.h"
 
 namespace miles {
 namespace {
@@ -198,7 +199,7 @@ void check_fingerprint(const nlohmann::json& saved, const nlohmann::ordered_json
          "leave out --load and begin a new run from those weights: --hf-checkpoint {}",
          checkpoint.string(), key, other == saved.end() ? "not known" : other->dump(), value.dump(),
          key == "--lr-decay-iters" ? " (unless given, it follows from --num-rollout)" : "",
-         (checkpoint / "hf").string());
+         shell_word((checkpoint / "hf").string()));
   }
 }
 

@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "base/interrupt.h"
 #include "base/log.h"
+#include "base/shell.h"
 #include "base/units.h"
 #include "rl/checkpoint.h"
 #include "rl/equal_rewards.h"
@@ -166,12 +167,12 @@ class TrainLoop {
     const std::string flags =
         config_.run_dir.empty()
             ? "with the same flags and"
-            : fmt::format("with miles train --config {}/config.toml", config_.run_dir);
+            : "with miles train --config " + shell_word(config_.run_dir + "/config.toml");
     // What it loaded may be one of several in its directory.
     const std::string load = last_checkpoint_ == start_.checkpoint ? last_checkpoint_->string()
                                                                    : config_.checkpoint.save;
     log::warn("the last checkpoint is {}; go on {} --load {}", last_checkpoint_->string(), flags,
-              load);
+              shell_word(load));
   }
 
   void load() {

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/rng.h"
+#include "base/shell.h"
 #include "base/units.h"
 #include "tests/support/shared.h"
 
@@ -49,6 +51,18 @@ TEST(Units, ReadsBytesAsPeopleWriteThem) {
   EXPECT_THROW(parse_bytes("lots", "f"), Error);
   EXPECT_THROW(parse_bytes("3 GiBs", "f"), Error);
   EXPECT_THROW(parse_bytes("-1", "f"), Error);
+}
+
+TEST(Shell, AWordIsQuotedWhereAShellWouldReadSomethingElse) {
+  EXPECT_EQ(shell_word("runs/a-1_b.c"), "runs/a-1_b.c");
+  EXPECT_EQ(shell_word(""), "''");
+  EXPECT_EQ(shell_word("~/a"), "'~/a'");
+  const test::ScratchDir dir;
+  const std::string text = "my $HOME `a` \"b\" 'c' \\ d;e&f*g\n(h)#";
+  const std::string command =
+      "printf %s " + shell_word(text) + " >" + shell_word((dir / "said").string());
+  ASSERT_EQ(std::system(command.c_str()), 0);
+  EXPECT_EQ(read_file(dir / "said"), text);
 }
 
 TEST(Files, AFailedWriteLeavesTheOldContent) {

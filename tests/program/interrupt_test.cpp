@@ -20,7 +20,8 @@ TEST(Interrupt, EndsAtASafePointAndResumesWithTheSameBits) {
   const std::vector<std::string> longer = {"--num-rollout", "20"};
   ASSERT_EQ(run_miles(with(with(small_run(dir / "whole"), kGpuPeak), longer)).exit_code, 0);
   for (const auto& [signal, code] : {std::pair{SIGINT, 130}, {SIGTERM, 143}}) {
-    const fs::path run = dir / fmt::format("run{}", code), save = dir / fmt::format("save{}", code);
+    const fs::path run = dir / fmt::format("my run {}", code),
+                   save = dir / fmt::format("my $save{}", code);
     const auto flags = with(with(with(small_run(run), kGpuPeak), longer),
                             {"--save", save.string(), "--save-interval", "2"});
     const Outcome ended =
@@ -33,7 +34,7 @@ TEST(Interrupt, EndsAtASafePointAndResumesWithTheSameBits) {
     EXPECT_NE(ended.log.find(fmt::format("{} of 20 rollouts are done", rows)), std::string::npos)
         << ended.log;
     const std::string way =
-        fmt::format("--config {}/config.toml --load {}", run.string(), save.string());
+        fmt::format("--config '{}/config.toml' --load '{}'", run.string(), save.string());
     EXPECT_NE(ended.log.find(way), std::string::npos) << ended.log;
     const Outcome resumed =
         run_miles({"train", "--config", (run / "config.toml").string(), "--load", save.string()});
