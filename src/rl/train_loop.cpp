@@ -264,7 +264,7 @@ class TrainLoop {
     if (!start_.checkpoint) return config_.eval.interval && !config_.eval.skip_before_train;
     const int64_t last = rollout_id_ - 1;
     return eval_due_after(last) && std::ranges::any_of(setup_.eval_sets, [&](const EvalSet& set) {
-             return !recorder_->has(last, "eval/" + set.name);
+             return !recorder_->has(last, eval_reward_metric(set.name));
            });
   }
   bool eval_due_after(int64_t rollout_id) const {
@@ -309,8 +309,8 @@ class TrainLoop {
         if (sample.reward) reward.add(*sample.reward);
         truncated.add(sample.status == SampleStatus::truncated ? 1 : 0);
       }
-      metrics.set("eval/" + set.name, reward.mean());
-      metrics.set("eval/" + set.name + "-truncated_ratio", truncated.mean());
+      metrics.set(eval_reward_metric(set.name), reward.mean());
+      metrics.set(eval_truncated_metric(set.name), truncated.mean());
       log::info("eval {}: {:.4f} on {} samples", set.name, reward.mean(), samples.size());
     }
     recorder_->evaluation(rollout_id, metrics);

@@ -13,9 +13,13 @@ namespace miles {
 
 /// An evaluation set under its name.
 struct EvalSet {
-  std::string name;  // metric eval/{name}
+  std::string name;
   DataSource source;
 };
+
+/// The metrics of an evaluation set of that name, as Miles calls them.
+std::string eval_reward_metric(const std::string& name);
+std::string eval_truncated_metric(const std::string& name);
 
 struct TrainSetup {
   TrainConfig config;  // with everything that was left open filled in

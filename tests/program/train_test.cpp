@@ -235,6 +235,10 @@ TEST(Train, RefusesWhatCannotWorkBeforeItStarts) {
         "synthetic:addition?max=8&count=4"},
        2,
        "the name x is given twice"},
+      {{"--eval-interval", "1", "--eval-prompt-data", "x-truncated_ratio",
+        "synthetic:addition?max=9&count=4", "x", "synthetic:addition?max=8&count=4"},
+       2,
+       "the names x-truncated_ratio and x both have a metric eval/x-truncated_ratio"},
   };
   for (const Refusal& refusal : refusals) {
     const ScratchDir dir;
