@@ -70,6 +70,12 @@ std::string keys_of(const json& row) {
   return keys.empty() ? "none" : keys;
 }
 
+/// What follows the first `mark` in `text`; all of it where there is none.
+std::string_view behind(std::string_view mark, std::string_view text) {
+  const size_t found = text.find(mark);
+  return found == std::string_view::npos ? text : text.substr(found + mark.size());
+}
+
 /// Reads the rows of one file; `place` of a line is "file:line".
 class RowReader {
  public:
@@ -93,8 +99,13 @@ class RowReader {
         fail(ErrorCode::data, "{}: the line is a JSON {}; every line must be one object", place,
              row.type_name());
       return row;
-    } catch (const json::exception& error) {
-      fail(ErrorCode::data, "{}: not JSON: {}; every line must be one object", place, error.what());
+    } catch (const json::parse_error& error) {
+      // Its own words begin with a place in `text`, where it is always line 1.
+      fail(ErrorCode::data, "{}:{}: not JSON: {}; every line must be one object", place, error.byte,
+           behind(": ", error.what()));
+    } catch (const json::exception& error) {  // a number beyond a double's range
+      fail(ErrorCode::data, "{}: not JSON: {}; every line must be one object", place,
+           behind("] ", error.what()));
     }
   }
 

@@ -103,7 +103,9 @@ TEST_F(DataFile, ABadLineOutsideTheSliceDoesNotMatter) {
 
 TEST_F(DataFile, BadRowsAreRefusedNamingFileAndLine) {
   const std::vector<std::pair<std::string, std::string>> cases = {
-      {"{\"input\": \"a\"", "rows.jsonl:2: not JSON"},
+      {"{\"input\": \"a\"", "rows.jsonl:2:14: not JSON: syntax error"},
+      {"{\"input\" \"a\"}", "rows.jsonl:2:12: not JSON: syntax error"},
+      {R"({"input": "a", "label": 1e999})", "rows.jsonl:2: not JSON: number overflow"},
       {"[1]", "rows.jsonl:2: the line is a JSON array"},
       {R"({"prompt": "a", "label": "b"})", "rows.jsonl:2: no key \"input\" (keys: label, prompt)"},
       {R"({"input": 3, "label": "b"})", "rows.jsonl:2: \"input\" is a number"},
