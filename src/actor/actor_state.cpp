@@ -100,7 +100,7 @@ void ActorModel::save_state(const std::filesystem::path& directory) {
 }
 
 void ActorModel::load_state(const std::filesystem::path& directory) {
-  const SafetensorsFile file(state_path(directory));
+  const SafetensorsFile file(state_path(directory), "go on from another checkpoint");
   const auto format = file.metadata().find("format");
   if (format == file.metadata().end() || format->second != kFormat)
     fail(ErrorCode::data, "{}: not a trainer checkpoint of this version ('format' is not '{}')",

@@ -51,14 +51,14 @@ const FileType* find_type(std::string_view name) {
 }
 
 /// The header's text, once its length is known to lie within the file.
-std::string_view header_of(const MappedFile& file) {
+std::string_view header_of(const MappedFile& file, std::string_view if_cut) {
   const std::span<const std::byte> bytes = file.bytes();
   const std::string path = file.path().string();
   if (bytes.size() < kLengthBytes)
     fail(ErrorCode::data,
          "{}: {} bytes long, but a safetensors file starts with 8 bytes of length; "
-         "it was cut short: fetch or copy it again",
-         path, bytes.size());
+         "it was cut short: {}",
+         path, bytes.size(), if_cut);
   uint64_t length = 0;
   for (int i = 0; i < kLengthBytes; ++i)
     length |= static_cast<uint64_t>(bytes[static_cast<size_t>(i)]) << (8 * i);
@@ -69,9 +69,8 @@ std::string_view header_of(const MappedFile& file) {
          path, length, kMostHeaderBytes);
   if (length > bytes.size() - kLengthBytes)
     fail(ErrorCode::data,
-         "{}: byte 0: a header of {} bytes, but only {} follow; the file was cut "
-         "short: fetch it again",
-         path, length, bytes.size() - kLengthBytes);
+         "{}: byte 0: a header of {} bytes, but only {} follow; it was cut short: {}", path, length,
+         bytes.size() - kLengthBytes, if_cut);
   return {reinterpret_cast<const char*>(bytes.data()) + kLengthBytes, static_cast<size_t>(length)};
 }
 
@@ -98,7 +97,8 @@ std::optional<int64_t> bytes_of(const std::vector<int64_t>& extents, int64_t ele
 
 /// Reads one entry; `data` is the file's data section: its start and its size in bytes.
 StoredTensor read_entry(const std::string& where, const std::string& name,
-                        const nlohmann::json& entry, std::pair<int64_t, int64_t> data) {
+                        const nlohmann::json& entry, std::pair<int64_t, int64_t> data,
+                        std::string_view if_cut) {
   if (!entry.is_object())
     fail(ErrorCode::data, "{}: tensor {}: expected an object in the header", where, name);
   const JsonFields fields(entry, fmt::format("{}: tensor {}", where, name));
@@ -115,7 +115,7 @@ StoredTensor read_entry(const std::string& where, const std::string& name,
   if (begin > end || end > data.second)
     fail(ErrorCode::data, "{}: data_offsets [{}, {}], but the file has {} bytes of data{}",
          fields.where(), begin, end, data.second,
-         end > data.second ? "; it was cut short: fetch it again" : "");
+         end > data.second ? fmt::format("; it was cut short: {}", if_cut) : "");
   const auto bytes = bytes_of(tensor.extents, type->bytes);
   if (bytes != end - begin)
     fail(ErrorCode::data, "{}: data_offsets [{}, {}] hold {} bytes, but {} takes {}",
@@ -165,9 +165,10 @@ std::string StoredTensor::str() const {
   return fmt::format("{} [{}]", dtype, fmt::join(extents, ", "));
 }
 
-SafetensorsFile::SafetensorsFile(std::filesystem::path path) : file_(std::move(path)) {
+SafetensorsFile::SafetensorsFile(std::filesystem::path path, std::string_view if_cut)
+    : file_(std::move(path)) {
   const std::string where = file_.path().string();
-  const std::string_view text = header_of(file_);
+  const std::string_view text = header_of(file_, if_cut);
   const nlohmann::json header = parse_json_object(text, where + ": header");
   const int64_t begin = kLengthBytes + static_cast<int64_t>(text.size());
   const auto end = static_cast<int64_t>(file_.bytes().size());
@@ -175,7 +176,7 @@ SafetensorsFile::SafetensorsFile(std::filesystem::path path) : file_(std::move(p
     if (name == "__metadata__")
       metadata_ = read_metadata(where, entry);
     else
-      tensors_.push_back(read_entry(where, name, entry, {begin, end - begin}));
+      tensors_.push_back(read_entry(where, name, entry, {begin, end - begin}, if_cut));
   }
   // An empty tensor shares its offset with its successor; it comes first.
   std::sort(tensors_.begin(), tensors_.end(), [](const StoredTensor& a, const StoredTensor& b) {

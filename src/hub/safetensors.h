@@ -30,8 +30,10 @@ class SafetensorsFile {
  public:
   /// Maps the file and checks its whole header: length, JSON, repeated names, known types, offsets
   /// that match shape and type and cover the data without gap or overlap. Throws Error{data} naming
-  /// file, tensor and place.
-  explicit SafetensorsFile(std::filesystem::path path);
+  /// file, tensor and place. `if_cut`: what to do about a file that was cut short.
+  explicit SafetensorsFile(
+      std::filesystem::path path,
+      std::string_view if_cut = "fetch or copy it again, or take another checkpoint");
 
   const std::filesystem::path& path() const { return file_.path(); }
   /// In the order of their bytes.

@@ -212,17 +212,41 @@ fs::path find_checkpoint(const fs::path& directory) {
   return complete.back();
 }
 
+void reading(const fs::path& checkpoint, const std::function<void()>& read) {
+  try {
+    read();
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::data) throw;
+    // As a shell completes it, its name ends with a slash.
+    const fs::path path = checkpoint.has_filename() ? checkpoint : checkpoint.parent_path();
+    const auto all = complete_checkpoints(path.has_parent_path() ? path.parent_path() : ".");
+    const auto own = all.find(number_of(path).value_or(-1));
+    if (own == all.end()) throw;  // it lies by itself
+    // A run that goes on from an earlier one must not find this one where it saves.
+    const std::string away = shell_word(path.string());
+    if (own == all.begin())
+      fail(
+          ErrorCode::data,
+          "{}. There is no checkpoint before it: move {} away and leave out --load to start afresh",
+          error.what(), away);
+    fail(ErrorCode::data, "{}. Move {} away and go on from the one before it with --load {}",
+         error.what(), away, shell_word(std::prev(own)->second.string()));
+  }
+}
+
 RunState read_run_state(const fs::path& checkpoint) {
-  const nlohmann::json content = read_json_object(checkpoint / kState);
-  const JsonFields fields(content, (checkpoint / kState).string());
   RunState state;
-  state.run_id = fields.find_text("run_id").value_or("");
-  state.rollout_id = fields.integer("rollout_id");
-  for (const char* key : {"data", "fingerprint"})
-    if (!content.contains(key) || !content[key].is_object())
-      fail(ErrorCode::data, "{}: '{}' is missing", (checkpoint / kState).string(), key);
-  state.data = content["data"];
-  state.fingerprint = content["fingerprint"];
+  reading(checkpoint, [&] {
+    const nlohmann::json content = read_json_object(checkpoint / kState);
+    const JsonFields fields(content, (checkpoint / kState).string());
+    state.run_id = fields.find_text("run_id").value_or("");
+    state.rollout_id = fields.integer("rollout_id");
+    for (const char* key : {"data", "fingerprint"})
+      if (!content.contains(key) || !content[key].is_object())
+        fail(ErrorCode::data, "{}: '{}' is missing", (checkpoint / kState).string(), key);
+    state.data = content["data"];
+    state.fingerprint = content["fingerprint"];
+  });
   return state;
 }
 

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -50,6 +51,10 @@ void check_save_directory(const std::filesystem::path& directory, int64_t first_
 /// The newest complete one, or `directory` itself when it is one. Throws Error{data} when there is
 /// none.
 std::filesystem::path find_checkpoint(const std::filesystem::path& directory);
+
+/// Runs `read`, which reads from the checkpoint. An Error{data} of it says, too, which one is before
+/// this, and how to go on from there.
+void reading(const std::filesystem::path& checkpoint, const std::function<void()>& read);
 
 /// Reads run_state.json. Throws Error{data} when it is damaged.
 RunState read_run_state(const std::filesystem::path& checkpoint);

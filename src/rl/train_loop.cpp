@@ -192,7 +192,7 @@ class TrainLoop {
         });
       if (start_.checkpoint) {
         check_fingerprint(start_.state.fingerprint, reference_, *start_.checkpoint);
-        actor_.load_state(*start_.checkpoint);
+        reading(*start_.checkpoint, [&] { actor_.load_state(*start_.checkpoint); });
         log::info("resumed from {} at rollout {}", start_.checkpoint->string(),
                   start_.first_rollout + 1);
       }

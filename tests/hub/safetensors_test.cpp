@@ -80,7 +80,7 @@ TEST(Safetensors, ATruncatedFileIsRefusedNamingThePlace) {
                {"4 bytes long", "cut short"});
   write_file_atomically(dir / "cut", std::string("\x10\0\0\0\0\0\0\0{}", 10));
   expect_parts(data_error([&] { SafetensorsFile file(dir / "cut"); }),
-               {"a header of 16 bytes", "only 2 follow"});
+               {"a header of 16 bytes", "only 2 follow", "cut short"});
   write_file_atomically(dir / "cut", std::string(8, '\x7F'));
   expect_parts(data_error([&] { SafetensorsFile file(dir / "cut"); }), {"at most 100000000"});
   expect_parts(error_of_header(R"({"t":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", 7),

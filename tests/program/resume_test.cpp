@@ -243,6 +243,42 @@ TEST(Checkpoints, AFullDiskLeavesTheOneBefore) {
   EXPECT_EQ(rows, (std::vector<int64_t>{0, 1, 2, 3, 4, 5}));
 }
 
+TEST(Checkpoints, ADamagedOneSaysHowToGoOnFromTheOneBefore) {
+  const ScratchDir dir;
+  const fs::path save = dir / "save", newest = save / "iter_0000003";
+  const auto flags =
+      with(small_run(dir / "run"), {"--save", save.string(), "--save-interval", "2"});
+  ASSERT_EQ(run_miles(with(flags, {"--num-rollout", "4"})).exit_code, 0);
+  const auto refused = [&](const std::string& way) {
+    const Outcome outcome = run_miles(with(flags, {"--load", save.string()}));
+    EXPECT_EQ(outcome.exit_code, 3) << outcome.log;
+    EXPECT_NE(outcome.log.find(way), std::string::npos) << outcome.log;
+    EXPECT_EQ(outcome.log.find("fetch"), std::string::npos) << outcome.log;
+  };
+  const std::string before = (save / "iter_0000001").string(),
+                    way =
+                        fmt::format("Move {} away and go on from the one before it with --load {}",
+                                    newest.string(), before);
+  const std::string state = read_file(newest / "run_state.json");
+  write_file_atomically(newest / "run_state.json", state.substr(0, state.size() / 2));
+  refused(way);
+  write_file_atomically(newest / "run_state.json", state);
+  for (const int64_t length : {int64_t{100000}, int64_t{100}, int64_t{4}}) {
+    fs::resize_file(newest / "trainer.safetensors", static_cast<uintmax_t>(length));
+    refused("it was cut short: go on from another checkpoint. " + way);
+  }
+  fs::rename(newest, dir / "away");
+  fs::copy(before, dir / "kept", fs::copy_options::recursive);
+  const Outcome resumed = run_miles(with(flags, {"--load", before}));
+  EXPECT_EQ(resumed.exit_code, 0) << resumed.log;
+  // The only one.
+  fs::remove_all(save);
+  fs::create_directories(save);
+  fs::rename(dir / "kept", before);
+  fs::resize_file(fs::path(before) / "trainer.safetensors", 4);
+  refused("There is no checkpoint before it");
+}
+
 TEST(Checkpoints, AHalfWrittenOneIsNeverChosen) {
   const ScratchDir dir;
   const auto flags =
