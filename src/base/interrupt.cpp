@@ -8,6 +8,8 @@
 #include <string_view>
 #include <thread>
 
+#include "base/process_groups.h"
+
 namespace miles {
 namespace {
 
@@ -16,6 +18,7 @@ std::atomic<int> caught = 0;
 
 /// Ends the program as the signal does where nobody waits for it.
 [[noreturn]] void die_of(int signal) {
+  kill_process_groups();
   sigset_t one;
   sigemptyset(&one);
   sigaddset(&one, signal);

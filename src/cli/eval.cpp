@@ -1,5 +1,6 @@
 #include <iostream>
 
+#include "base/interrupt.h"
 #include "base/log.h"
 #include "cli/commands.h"
 #include "cli/flags.h"
@@ -12,6 +13,7 @@
 namespace miles {
 
 int eval_command(int argc, const char* const* argv) {
+  watch_for_interrupts();  // before anything starts a thread
   CommandLine line("eval", "A model's reward on data sets.");
   TrainConfig config;
   add_model_flags(line, config.model);

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/process_groups.h"
 
 namespace miles {
 namespace {
@@ -103,12 +104,14 @@ RewardWorker::RewardWorker(const std::string& command) {
   posix_spawn_file_actions_adddup2(&options.files, out.write.get(), STDOUT_FILENO);
   posix_spawn_file_actions_adddup2(&options.files, err.write.get(), STDERR_FILENO);
   const std::array<const char*, 4> arguments = {"/bin/sh", "-c", command.c_str(), nullptr};
-  const int error = ::posix_spawn(&pid_, "/bin/sh", &options.files, &options.attributes,
-                                  const_cast<char* const*>(arguments.data()), environ);
-  if (error != 0) {
-    pid_ = -1;
-    cannot_start(command, error);
-  }
+  int error = 0;
+  pid_ = start_process_group([&] {
+    pid_t pid = -1;
+    error = ::posix_spawn(&pid, "/bin/sh", &options.files, &options.attributes,
+                          const_cast<char* const*>(arguments.data()), environ);
+    return error == 0 ? pid : -1;
+  });
+  if (error != 0) cannot_start(command, error);
   stdin_ = std::move(in.write);
   stdout_ = std::move(out.read);
   stderr_ = std::move(err.read);
@@ -211,6 +214,7 @@ bool RewardWorker::has_exited() const {
 std::string RewardWorker::kill() {
   if (pid_ < 0) return "had ended";
   ::kill(-pid_, SIGKILL);
+  forget_process_group(pid_);
   int status = 0;
   while (::waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
   }

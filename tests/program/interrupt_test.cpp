@@ -2,7 +2,9 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <fstream>
+#include <thread>
 
 #include "base/file.h"
 #include "tests/program/program.h"
@@ -89,6 +91,31 @@ TEST(Interrupt, DoesNotWaitForARewardThatDoesNotCome) {
                                        (dir / "started").string(), (dir / "asked").string())}),
                      {.path = dir / "asked", .signal = SIGTERM});
   EXPECT_EQ(ended.exit_code, 143) << ended.log;
+}
+
+TEST(Interrupt, ARewardThatMindsNeitherSignalNorEndOfInputEndsWithTheProgram) {
+  const ScratchDir dir;
+  const fs::path beats = dir / "beats";
+  const std::vector<std::string> worker = {
+      "--custom-rm-command",
+      fmt::format("trap '' INT TERM; while :; do sleep 0.05; echo >>{}; done", beats.string())};
+  const auto ends = [&](const std::vector<std::string>& command, int signal, bool twice) {
+    fs::remove(beats);
+    const Outcome ended = run_and_signal(
+        with(command, worker),
+        {.path = beats, .lines = 8, .signal = signal, .twice = twice});  // it is past the start
+    EXPECT_EQ(ended.exit_code, 128 + signal) << ended.log;
+    EXPECT_EQ(ended.log.find("rollouts are done"), std::string::npos) << ended.log;
+    const auto size = fs::file_size(beats);
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    EXPECT_EQ(fs::file_size(beats), size) << "it is still there";
+  };
+  ends(small_run(dir / "run"), SIGINT, true);
+  ends(small_run(dir / "run"), SIGTERM, true);
+  ends({"eval", "--model", std::string(MILES_SOURCE_DIR) + "/tests/fixtures/program/tiny",
+        "--init-random", "--eval-prompt-data", "sums", "synthetic:addition?max=9&count=4",
+        "--eval-max-response-len", "4", "--rollout-max-prompt-len", "8"},
+       SIGINT, false);
 }
 
 }  // namespace

@@ -74,6 +74,11 @@ Outcome run_and_signal(const std::vector<std::string>& arguments, const SignalAt
   }
   if (!ended) {
     ::kill(child, when.signal);
+    for (int i = 0; when.twice && i < 10000; ++i) {
+      if (read_file(dir / "log").find("a second signal") != std::string::npos) break;
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+    if (when.twice) ::kill(child, when.signal);
     ::waitpid(child, &status, 0);
   }
   return {exit_code_of(status), read_file(dir / "out"), read_file(dir / "log")};

@@ -28,6 +28,7 @@ struct SignalAt {
   std::filesystem::path path;  // as soon as this file …
   int lines = 1;               // … has at least so many lines
   int signal = SIGKILL;
+  bool twice = false;  // again, once the program has said that it knows
 };
 
 /// Starts it, sends it a signal, and waits for its end.
