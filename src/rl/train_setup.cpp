@@ -1,7 +1,6 @@
 #include "rl/train_setup.h"
 
 #include <algorithm>
-#include <map>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -223,52 +222,6 @@ void check_device_has(const MemoryPlan& plan, const Device& device) {
        "does not fit: the run needs {} of device memory, but of the {} of {} the driver, libraries "
        "and other processes hold {}; end those, {}or make the job smaller",
        need, capacity, device.name(), format_bytes(device.foreign_bytes()), advice);
-}
-
-std::string eval_reward_metric(const std::string& name) {
-  return "eval/" + name;
-}
-
-std::string eval_truncated_metric(const std::string& name) {
-  return "eval/" + name + "-truncated_ratio";
-}
-
-namespace {
-
-/// Refuses names of which a metric would be taken for another's.
-void check_eval_names(const std::vector<std::string>& pairs) {
-  std::map<std::string, std::string> owners;  // metric → name
-  for (size_t i = 0; i < pairs.size(); i += 2)
-    for (const std::string& metric :
-         {eval_reward_metric(pairs[i]), eval_truncated_metric(pairs[i])}) {
-      const auto [owner, is_new] = owners.emplace(metric, pairs[i]);
-      if (is_new) continue;
-      if (owner->second == pairs[i])
-        fail(ErrorCode::flags,
-             "--eval-prompt-data: the name {} is given twice: metrics are told apart by it",
-             pairs[i]);
-      fail(ErrorCode::flags,
-           "--eval-prompt-data: the names {} and {} both have a metric {}; rename one",
-           owner->second, pairs[i], metric);
-    }
-}
-
-}  // namespace
-
-std::vector<EvalSet> load_eval_sets(const TrainConfig& config) {
-  const auto& pairs = config.eval.prompt_data;
-  if (pairs.size() % 2 != 0)
-    fail(ErrorCode::flags, "--eval-prompt-data takes pairs NAME PATH, but {} words were given",
-         pairs.size());
-  check_eval_names(pairs);
-  std::vector<EvalSet> sets;
-  for (size_t i = 0; i < pairs.size(); i += 2) {
-    DataOptions options = config.data;
-    options.path = pairs[i + 1];
-    options.shuffle = false;
-    sets.push_back({pairs[i], DataSource::load(options)});
-  }
-  return sets;
 }
 
 void keep_fitting_prompts(DataSource& data, const Tokenizer& tokenizer, int64_t max_prompt_len) {

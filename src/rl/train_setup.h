@@ -7,19 +7,10 @@
 
 #include "colocate/plan.h"
 #include "rl/data_source.h"
+#include "rl/eval_set.h"
 #include "rl/train_config.h"
 
 namespace miles {
-
-/// An evaluation set under its name.
-struct EvalSet {
-  std::string name;
-  DataSource source;
-};
-
-/// The metrics of an evaluation set of that name, as Miles calls them.
-std::string eval_reward_metric(const std::string& name);
-std::string eval_truncated_metric(const std::string& name);
 
 struct TrainSetup {
   TrainConfig config;  // with everything that was left open filled in
@@ -40,9 +31,6 @@ struct TrainSetup {
 /// Throws Error{flags}, Error{data}, Error{budget} or Error{device}: what is wrong is said before
 /// anything is loaded.
 TrainSetup prepare_training(TrainConfig config);
-
-/// --eval-prompt-data NAME PATH [NAME PATH …]. Throws Error{flags} or Error{data}.
-std::vector<EvalSet> load_eval_sets(const TrainConfig& config);
 
 /// The device that was asked for. Throws Error{device} when it is not there.
 std::unique_ptr<Device> make_device(DeviceChoice choice);
