@@ -14,6 +14,13 @@ namespace {
 /// used: cuBLASLt's kernels and ours, and graphs.
 constexpr int64_t kDriverGrowth = int64_t{512} << 20;
 
+/// Refuses a share of the machine's memory that is more than all of it.
+void check_share(const char* flag, const std::optional<int64_t>& bytes) {
+  if (const int64_t all = host_capacity_bytes(); bytes && *bytes > all)
+    fail(ErrorCode::flags, "{} {}: with --device cpu it is the machine's, which has {} ({} bytes)",
+         flag, format_bytes(*bytes), format_bytes(all), all);
+}
+
 /// Refuses what Miles knows and this program does not do yet, and what cannot go together.
 void check_algorithm(const TrainConfig& config) {
   const bool gpu = config.colocate.handoff.peak_device == PeakDevice::gpu;
@@ -181,6 +188,12 @@ std::unique_ptr<Device> make_device(DeviceChoice choice) {
 }
 
 MemoryBudget resolve_budget(const DeviceConfig& config, const Device& device) {
+  // What is sold as a GPU of 24 GiB has a little less, and its budget may still be called 24GiB:
+  // check_device_has() looks at what is there.
+  if (device.kind() == DeviceKind::cpu) {
+    check_share("--gpu-memory-budget", config.gpu_memory_budget);
+    check_share("--host-memory-budget", config.host_memory_budget);
+  }
   const int64_t growth = device.kind() == DeviceKind::cuda ? kDriverGrowth : 0;
   const int64_t free = device.capacity_bytes() - device.foreign_bytes() - growth;
   return {.device_bytes = config.gpu_memory_budget.value_or(std::max<int64_t>(0, free)),

@@ -36,7 +36,8 @@ TrainSetup prepare_training(TrainConfig config);
 std::unique_ptr<Device> make_device(DeviceChoice choice);
 
 /// What may be used: as the flags say, else the host's memory and what is free of the device, less
-/// what driver and libraries will still take.
+/// what driver and libraries will still take. Throws Error{flags} when the device is the CPU and a
+/// flag gives more than the machine has.
 MemoryBudget resolve_budget(const DeviceConfig& config, const Device& device);
 
 /// How much of the device a run may hold for speed alone, bytes: streamed state that stays, and

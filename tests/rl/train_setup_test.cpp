@@ -43,6 +43,27 @@ TEST(Budget, OnTheCpuIsTheMachine) {
   EXPECT_EQ(budget.host_bytes, host_capacity_bytes());
 }
 
+TEST(Budget, OnTheCpuIsAtMostTheMachine) {
+  const auto device = make_cpu_device();
+  const int64_t all = host_capacity_bytes();
+  const MemoryBudget budget =
+      resolve_budget({.gpu_memory_budget = all, .host_memory_budget = all}, *device);
+  EXPECT_EQ(budget.device_bytes, all);
+  EXPECT_EQ(budget.host_bytes, all);
+  const auto refused = [&](const DeviceConfig& config, const std::string& flag) {
+    try {
+      resolve_budget(config, *device);
+      FAIL() << "accepted";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::flags);
+      EXPECT_NE(std::string(error.what()).find(flag), std::string::npos) << error.what();
+      EXPECT_NE(std::string(error.what()).find(std::to_string(all)), std::string::npos);
+    }
+  };
+  refused({.gpu_memory_budget = all + 1, .host_memory_budget = {}}, "--gpu-memory-budget");
+  refused({.gpu_memory_budget = {}, .host_memory_budget = all + 1}, "--host-memory-budget");
+}
+
 TEST(Budget, IsWhatTheFlagsSay) {
   const MemoryBudget budget =
       resolve_budget({.gpu_memory_budget = 40 * kGiB, .host_memory_budget = 7}, Gpu24(kGiB));
@@ -143,7 +164,7 @@ TEST(RoomToFill, EndsWhereTheDeviceDoes) {
   EXPECT_EQ(room(config_of(40 * kGiB, {}), least_plan(kGiB, kGiB), Gpu24(3 * kGiB)), 21 * kGiB);
   // On the CPU both memories are one.
   const auto cpu = make_cpu_device();
-  EXPECT_EQ(room(config_of(int64_t{1} << 60, {}), least_plan(kGiB, 3 * kGiB / 2), *cpu),
+  EXPECT_EQ(room(config_of(host_capacity_bytes(), {}), least_plan(kGiB, 3 * kGiB / 2), *cpu),
             host_capacity_bytes() - 3 * kGiB / 2);
 }
 
