@@ -20,9 +20,9 @@ class Interrupted : public std::exception {
 /// From now on a thread of its own waits for SIGINT and SIGTERM, which no other thread is shown:
 /// there is no handler, for it would run on the stack of whatever thread it meets, and oneDNN's
 /// sgemm keeps its stack pointer where a handler's frame destroys memory. A signal ends the program,
-/// as if nobody waited, until catch_interrupts(), but that what start_process_group() started ends,
-/// too. One that is ignored (by nohup, say) stays so. To
-/// be called once, before there are other threads: they inherit what is blocked.
+/// and what start_process_group() has started, until catch_interrupts(). One that is ignored (by
+/// nohup, say) stays so. To be called once, before there are other threads: they inherit what is
+/// blocked.
 void watch_for_interrupts();
 
 /// From now on the first signal is remembered, and said on stderr.

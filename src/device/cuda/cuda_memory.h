@@ -20,8 +20,8 @@ class VirtualMemory : public AddressSpace {
   void unreserve(std::byte* base, int64_t bytes) noexcept override;
   void commit(std::byte* base, int64_t bytes) override;
   void decommit(std::byte* base, int64_t bytes) noexcept override;
-  /// What the driver is given back it clears with the copy engines: after 91 GiB copies run at half
-  /// their rate for 0.3 s (H200).
+  /// What the driver is given back it clears with the copy engines: after 48 GiB copies run at half
+  /// their rate for 0.15 s (H200).
   void begin_exchange() override { exchanging_ = true; }
   void end_exchange() noexcept override;
   int64_t held_bytes() const { return held_bytes_; }  // committed, or between two owners
