@@ -81,6 +81,7 @@ class Bench {
     for (int64_t i = 0; i < count; ++i) values.push_back(static_cast<int32_t>(value(i)));
     const Tensor to = tensor(DType::i32, {count});
     stream_->copy(to.data(), values.data(), to.bytes());
+    stream_->synchronize();  // the copy may read them until then
     return to;
   }
   Tensor zeros(Shape shape) {
@@ -92,6 +93,7 @@ class Bench {
     const std::vector<float> values(static_cast<size_t>(count), 1.0F);
     const Tensor to = f32({count});
     stream_->copy(to.data(), values.data(), to.bytes());
+    stream_->synchronize();  // the copy may read them until then
     return to;
   }
   Tensor sample_rows(int64_t count, const SampleRow& row) {
@@ -99,6 +101,7 @@ class Bench {
     for (size_t i = 0; i < rows.size(); ++i) rows[i].uniform = uniform(4, RngUse::test, i, 0);
     const Tensor to = tensor(DType::u8, {count * static_cast<int64_t>(sizeof(SampleRow))});
     stream_->copy(to.data(), rows.data(), to.bytes());
+    stream_->synchronize();  // the copy may read them until then
     return to;
   }
 

@@ -153,15 +153,15 @@ void StepBuffers::commit(Stream& stream) {
     working_.commit();
     residual_home_.commit();
     residuals_->onload();
+    Arena activations(activations_.data(), activations_.bytes());
+    Arena accumulators(accumulators_.data(), accumulators_.bytes());
+    Arena working(working_.data(), working_.bytes());
+    place(activations, accumulators, working);
+    stream.copy(rope_.data(), rope_table_.data(), rope_.bytes());
   } catch (...) {  // all of it or nothing
     release();
     throw;
   }
-  Arena activations(activations_.data(), activations_.bytes());
-  Arena accumulators(accumulators_.data(), accumulators_.bytes());
-  Arena working(working_.data(), working_.bytes());
-  place(activations, accumulators, working);
-  stream.copy(rope_.data(), rope_table_.data(), rope_.bytes());
 }
 
 void StepBuffers::release() {

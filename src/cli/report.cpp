@@ -1,13 +1,14 @@
 #include "observe/report.h"
 
+#include <cmath>
 #include <filesystem>
 #include <iostream>
 
 #include "base/units.h"
 #include "cli/command_line.h"
 #include "cli/commands.h"
-#include "observe/json_lines.h"
 #include "observe/memory_timeline.h"
+#include "observe/run_record.h"
 #include "observe/text_chart.h"
 
 namespace miles {
@@ -15,17 +16,16 @@ namespace {
 
 namespace fs = std::filesystem;
 
-void print_rewards(const fs::path& run) {
+void print_rewards(const RunRecord& run) {
   std::vector<double> rewards;
   std::vector<std::vector<std::string>> evals;
-  for (const auto& line : read_json_lines(run / "metrics.jsonl")) {
-    const auto reward = line.find("rollout/raw_reward");
-    if (reward != line.end() && reward->is_number()) rewards.push_back(*reward);
-    for (const auto& [name, value] : line.items())
-      if (name.starts_with("eval/") && value.is_number() &&
-          name.find("-truncated") == std::string::npos)
-        evals.push_back({name, std::to_string(line["rollout_id"].get<int64_t>() + 1),
-                         fmt::format("{:.3f}", value.get<double>())});
+  const std::vector<double>* const raw = run.find("rollout/raw_reward");
+  for (size_t i = 0; i < run.rollout_ids.size(); ++i) {
+    if (raw != nullptr && !std::isnan((*raw)[i])) rewards.push_back((*raw)[i]);
+    for (const std::string& name : run.eval_scores())
+      if (const double value = (*run.find(name))[i]; !std::isnan(value))
+        evals.push_back(
+            {name, std::to_string(run.rollout_ids[i] + 1), fmt::format("{:.3f}", value)});
   }
   std::cout << text_chart(
                    rewards,
@@ -61,7 +61,7 @@ int report_command(int argc, const char* const* argv) {
   if (!fs::exists(fs::path(run) / "metrics.jsonl"))
     fail(ErrorCode::data, "{}: no metrics.jsonl; pass the --run-dir of a run", run);
   write_report(run);
-  print_rewards(run);
+  print_rewards(read_run(run));
   if (!compare.empty()) {
     std::vector<std::vector<std::string>> rows;
     rows.reserve(compare.size());

@@ -35,16 +35,16 @@ struct HostBatch {
 
 /// The same on the device.
 struct DeviceBatch {
-  Tensor ids;          // [N] i32
-  Tensor positions;    // [N] i32
-  Tensor slots;        // [N] i32
-  Tensor query_begin;  // [B + 1] i32
-  Tensor context;      // [B] i32
-  Tensor page_table;   // [B, P] i32, or empty
-  Tensor kv_begin;     // [B] i32, or empty
-  Tensor shared_runs;  // [R, 2] i32, or empty
-  Tensor shared_keys;  // [B] i32, or empty
-  int page_size = 0;
+  Tensor ids;           // [N] i32
+  Tensor positions;     // [N] i32
+  Tensor slots;         // [N] i32
+  Tensor query_begin;   // [B + 1] i32
+  Tensor context;       // [B] i32
+  Tensor page_table;    // [B, P] i32, or empty
+  Tensor kv_begin;      // [B] i32, or empty
+  Tensor shared_runs;   // [R, 2] i32, or empty
+  Tensor shared_keys;   // [B] i32, or empty
+  int page_size = 0;    // tokens a page, with page_table
   int64_t longest = 0;  // tokens of one sequence, at most
 };
 

@@ -17,8 +17,8 @@ LayerGradientBuffers make_layer_gradient_buffers(const ModelConfig& config, int6
   const Shape kv_heads = {tokens, config.num_key_value_heads, config.head_dim};
   LayerGradientBuffers buffers;
   buffers.middle = arena.allocate(dtype, {tokens, config.hidden_size});
-  buffers.k = arena.allocate(dtype, kv_heads);
-  buffers.v = arena.allocate(dtype, kv_heads);
+  buffers.packed_k = arena.allocate(dtype, kv_heads);
+  buffers.packed_v = arena.allocate(dtype, kv_heads);
   buffers.normed = arena.allocate(dtype, {tokens, config.hidden_size});
   buffers.attended = arena.allocate(dtype, heads);
   buffers.q = arena.allocate(dtype, heads);
@@ -80,8 +80,8 @@ void backward_attention(Exec& exec, const LayerBackwardArgs& args) {
       exec,
       {.dy = d_middle, .w = context.weights.o, .dx = d_attended.reshape({n, config.q_size()})});
   attention_backward(exec, {.q = forward.q.rows(0, n),
-                            .k = buffers.k.rows(0, n),
-                            .v = buffers.v.rows(0, n),
+                            .k = buffers.packed_k.rows(0, n),
+                            .v = buffers.packed_v.rows(0, n),
                             .out = attended,
                             .lse = forward.lse.rows(0, n),
                             .dout = d_attended,
@@ -129,8 +129,8 @@ void backward_layer(Exec& exec, const LayerBackwardArgs& args) {
                                 .batch = args.context.batch,
                                 .buffers = buffers,
                                 .rope = args.context.rope,
-                                .k_pool = args.buffers.k,
-                                .v_pool = args.buffers.v};
+                                .k_pool = args.buffers.packed_k,
+                                .v_pool = args.buffers.packed_v};
   if (kept) {
     restore_layer(exec, forward, args.x_in);
   } else {

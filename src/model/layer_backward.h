@@ -8,11 +8,12 @@
 
 namespace miles {
 
-/// Room for gradients of what a block computes on the way, N tokens.
+/// Room for gradients of what a block computes on the way, and for the keys and values of a packed
+/// batch, forward as well as backward; N tokens.
 struct LayerGradientBuffers {
+  Tensor packed_k;  // [N, Hkv, D] T
+  Tensor packed_v;  // [N, Hkv, D] T
   Tensor middle;    // [N, H] T: a recomputed block's middle, then the middle's gradient
-  Tensor k;         // [N, Hkv, D] T: keys, packed
-  Tensor v;         // [N, Hkv, D] T
   Tensor normed;    // [N, H] T: gradient of either norm's output
   Tensor attended;  // [N, Hq, D] T
   Tensor q;         // [N, Hq, D] T

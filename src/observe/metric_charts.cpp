@@ -74,14 +74,6 @@ void add_noisy(ChartSpec& chart, const Grouping& groups, const Column& values,
                           {}});
 }
 
-/// Scores of evaluations: eval/{name}, without the ratios and lengths that come with them.
-bool is_eval_score(const std::string& name) {
-  if (!name.starts_with("eval/") || name.find('/', 5) != std::string::npos) return false;
-  for (const char* other : {"truncated", "response_len", "_time", "repetition"})
-    if (name.find(other) != std::string::npos) return false;
-  return true;
-}
-
 std::string reward_chart(const RunRecord& run, const Grouping& groups) {
   ChartSpec chart = groups.chart();
   chart.title = "Reward";
@@ -91,10 +83,10 @@ std::string reward_chart(const RunRecord& run, const Grouping& groups) {
   static constexpr std::array<const char*, kMostEvals> kColours = {"orange-1", "green-0", "pink-0",
                                                                    "grey-0"};
   size_t evals = 0;
-  for (const auto& [name, values] : run.metrics) {
-    if (!is_eval_score(name) || evals == kMostEvals) continue;
+  for (const std::string& name : run.eval_scores()) {
+    if (evals == kMostEvals) break;
     chart.series.push_back(
-        {name, kColours[evals++], Mark::points, groups.reduce(values, mean_of), {}});
+        {name, kColours[evals++], Mark::points, groups.reduce(*run.find(name), mean_of), {}});
   }
   return chart.series.empty() && !chart.x.empty() ? "" : svg_chart(chart);
 }

@@ -49,6 +49,18 @@ const std::vector<double>* RunRecord::find(const std::string& metric) const {
   return found == metrics.end() ? nullptr : &found->second;
 }
 
+std::vector<std::string> RunRecord::eval_scores() const {
+  constexpr std::string_view kBeside = "-truncated_ratio";
+  std::vector<std::string> scores;
+  for (const auto& [name, values] : metrics) {
+    if (!name.starts_with("eval/")) continue;
+    if (name.ends_with(kBeside) && metrics.contains(name.substr(0, name.size() - kBeside.size())))
+      continue;
+    scores.push_back(name);
+  }
+  return scores;
+}
+
 RunRecord read_run(const std::filesystem::path& run_dir) {
   if (!std::filesystem::is_directory(run_dir))
     fail(ErrorCode::data, "{}: no such directory; give the directory of a run", run_dir.string());

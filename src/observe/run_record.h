@@ -24,6 +24,9 @@ struct RunRecord {
 
   /// A metric's values, or nothing when the run has none of that name. [rollouts]
   const std::vector<double>* find(const std::string& metric) const;
+  /// Metrics that are an evaluation's mean reward, eval/{name}: without the -truncated_ratio beside
+  /// each.
+  std::vector<std::string> eval_scores() const;
 };
 
 /// Reads metrics.jsonl, memory.jsonl, config.toml and run.json of a run, finished or not; any may

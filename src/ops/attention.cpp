@@ -3,12 +3,12 @@
 #include <algorithm>
 
 #include "ops/check.h"
+#include "ops/head_limits.h"
 
 namespace miles {
 namespace {
 
-constexpr int64_t kMaxHeadDim = 512;        // kernels keep tiles of 64 heads in the workspace
-constexpr int64_t kMaxSequences = 1 << 18;  // … and a list of them
+constexpr int64_t kMaxSequences = 1 << 18;  // kernels keep a list of them in the workspace
 
 /// The extents that every operand agrees on.
 struct Extents {

@@ -17,7 +17,8 @@ enum class RowBits { invariant, of_extents };
 /// Where an op runs: what every op takes first. The stream belongs to the device.
 struct Exec {
   Device& device;
-  Stream& stream;                  // ops are enqueued on it, and do not synchronise
+  Stream& stream;  // ops are enqueued on it, and synchronise only where a product of
+                   // a new kind has its algorithms timed
   std::span<std::byte> workspace;  // scratch of the device, at least workspace_bytes(), 256-byte
                                    // aligned on CUDA, 64 on the CPU; contents die with the op
   RowBits row_bits =
@@ -26,7 +27,7 @@ struct Exec {
 
 /// What `Exec::workspace` must hold at least, bytes, on the CPU.
 inline constexpr int64_t kWorkspaceBytes = int64_t{8} << 20;
-/// The same on CUDA: cuBLASLt's partial sums of a split K, and attention_backward's of a row.
+/// The same on CUDA: partial sums of products, attention, norms and the embedding's gradient.
 inline constexpr int64_t kCudaWorkspaceBytes = int64_t{64} << 20;
 constexpr int64_t workspace_bytes(DeviceKind kind) {
   return kind == DeviceKind::cuda ? kCudaWorkspaceBytes : kWorkspaceBytes;

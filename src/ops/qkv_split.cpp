@@ -1,11 +1,10 @@
 #include "ops/qkv_split.h"
 
 #include "ops/check.h"
+#include "ops/head_limits.h"
 
 namespace miles {
 namespace {
-
-constexpr int64_t kMaxHeadDim = 512;  // kernels keep a head on their stack
 
 void check_heads(const char* op, const Shape& q, const Shape& k) {
   const int64_t dim = q[2];

@@ -21,6 +21,7 @@ void rms_norm(Exec& exec, const RmsNormArgs& args) {
 
 void rms_norm_backward(Exec& exec, const RmsNormBackwardArgs& args) {
   const char* op = "rms_norm_backward";
+  check_workspace(op, exec);
   check_values({op, "x", args.x}, 2);
   const DType type = args.x.dtype();
   const int64_t rows = args.x.dim(0), columns = args.x.dim(1);

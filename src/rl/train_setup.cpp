@@ -10,9 +10,11 @@
 namespace miles {
 namespace {
 
-/// Device memory that the default budget leaves to what driver and libraries take only when it is
-/// used: cuBLASLt's kernels and ours, and graphs.
-constexpr int64_t kDriverGrowth = int64_t{512} << 20;
+/// Device memory that is left to what driver and libraries take only when it is used: cuBLASLt's
+/// kernels and ours, and graphs.
+int64_t driver_growth(const Device& device) {
+  return device.kind() == DeviceKind::cuda ? int64_t{512} << 20 : 0;
+}
 
 /// Refuses a share of the machine's memory that is more than all of it.
 void check_share(const char* flag, const std::optional<int64_t>& bytes) {
@@ -194,8 +196,7 @@ MemoryBudget resolve_budget(const DeviceConfig& config, const Device& device) {
     check_share("--gpu-memory-budget", config.gpu_memory_budget);
     check_share("--host-memory-budget", config.host_memory_budget);
   }
-  const int64_t growth = device.kind() == DeviceKind::cuda ? kDriverGrowth : 0;
-  const int64_t free = device.capacity_bytes() - device.foreign_bytes() - growth;
+  const int64_t free = device.capacity_bytes() - device.foreign_bytes() - driver_growth(device);
   return {.device_bytes = config.gpu_memory_budget.value_or(std::max<int64_t>(0, free)),
           .host_bytes = config.host_memory_budget.value_or(host_capacity_bytes())};
 }
@@ -205,7 +206,7 @@ namespace {
 /// What is there for the device's side of a plan, bytes: with the CPU the host's side comes first.
 int64_t there_is(const MemoryPlan& plan, const Device& device) {
   const int64_t host = device.kind() == DeviceKind::cpu ? plan.host_peak : 0;
-  return device.capacity_bytes() - device.foreign_bytes() - host;
+  return device.capacity_bytes() - device.foreign_bytes() - driver_growth(device) - host;
 }
 
 }  // namespace
@@ -233,8 +234,10 @@ void check_device_has(const MemoryPlan& plan, const Device& device) {
          need, format_bytes(plan.host_peak), capacity, advice);
   fail(ErrorCode::budget,
        "does not fit: the run needs {} of device memory, but of the {} of {} the driver, libraries "
-       "and other processes hold {}; end those, {}or make the job smaller",
-       need, capacity, device.name(), format_bytes(device.foreign_bytes()), advice);
+       "and other processes hold {}, and will take up to {} more; end those, {}or make the job "
+       "smaller",
+       need, capacity, device.name(), format_bytes(device.foreign_bytes()),
+       format_bytes(driver_growth(device)), advice);
 }
 
 void keep_fitting_prompts(DataSource& data, const Tokenizer& tokenizer, int64_t max_prompt_len) {

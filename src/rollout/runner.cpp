@@ -95,16 +95,16 @@ Runner::Buffers Runner::place(Arena& arena) const {
 
 void Runner::onload() {
   if (resident()) return;
-  host_region_.commit();
+  const std::vector<float> rope = make_rope_table(config_, limits_.positions);
   try {
+    host_region_.commit();
     region_.commit();
-  } catch (...) {
-    host_region_.release();
+    stream_->copy(buffers_.rope.data(), rope.data(), buffers_.rope.bytes());
+    stream_->synchronize();
+  } catch (...) {  // all of it or nothing
+    offload();
     throw;
   }
-  const std::vector<float> rope = make_rope_table(config_, limits_.positions);
-  stream_->copy(buffers_.rope.data(), rope.data(), buffers_.rope.bytes());
-  stream_->synchronize();
 }
 
 void Runner::offload() {

@@ -13,16 +13,21 @@ DecodeShape ladder_shape(DecodeShape wanted, DecodeShape limits) {
 }
 
 void StepGraphs::run(Stream& stream, DecodeShape shape, const std::function<void()>& work) {
-  const auto entry = graphs_.find(shape);
-  if (entry == graphs_.end()) {
+  ++runs_;
+  const auto found = shapes_.find(shape);
+  if (found == shapes_.end()) {
     work();  // what is decided once (algorithms, attributes of kernels) is decided now
     // Graphs take memory of the driver's, which no budget sees: a bounded number of them.
-    if (graphs_.size() >= kMostGraphs) graphs_.clear();
-    graphs_.emplace(shape, nullptr);
+    if (shapes_.size() >= kMostShapes)
+      shapes_.erase(std::ranges::min_element(
+          shapes_, {}, [](const auto& entry) { return entry.second.last_run; }));
+    shapes_[shape] = {.graph = nullptr, .last_run = runs_};
     return;
   }
-  if (!entry->second) entry->second = stream.capture(work);
-  entry->second->launch();
+  Entry& entry = found->second;
+  entry.last_run = runs_;
+  if (!entry.graph) entry.graph = stream.capture(work);
+  entry.graph->launch();
 }
 
 }  // namespace miles

@@ -31,10 +31,15 @@ class StepGraphs {
   /// graph later.
   void run(Stream& stream, DecodeShape shape, const std::function<void()>& work);
 
-  static constexpr size_t kMostGraphs = 64;
+  static constexpr size_t kMostShapes = 64;  // one more takes the place of the one longest unused
 
  private:
-  std::map<DecodeShape, std::unique_ptr<Graph>> graphs_;  // null: the shape came once
+  struct Entry {
+    std::unique_ptr<Graph> graph;  // null: the shape came once
+    int64_t last_run = 0;
+  };
+  std::map<DecodeShape, Entry> shapes_;
+  int64_t runs_ = 0;
 };
 
 }  // namespace miles

@@ -82,11 +82,15 @@ void expect_equal(const Trace& got, const Trace& expected) {
 struct Case {
   DType dtype;
   bool tied;
+  int64_t wide = 0;  // elements of a head that is for a GPU's tensor cores
 };
 
 class Placement : public testing::TestWithParam<Case> {
  protected:
-  ModelConfig config() const { return deep_config(GetParam().dtype, GetParam().tied); }
+  ModelConfig config() const {
+    const ModelConfig config = deep_config(GetParam().dtype, GetParam().tied);
+    return GetParam().wide > 0 ? test::widened(config, GetParam().wide) : config;
+  }
 };
 
 TEST_P(Placement, ResidentLoadedAndStreamedGiveTheSameBits) {
@@ -211,10 +215,13 @@ TEST_P(Placement, AnotherSplitOfTheStepAgreesToRounding) {
 
 INSTANTIATE_TEST_SUITE_P(Models, Placement,
                          testing::Values(Case{DType::f32, true}, Case{DType::bf16, true},
-                                         Case{DType::f32, false}, Case{DType::bf16, false}),
+                                         Case{DType::f32, false}, Case{DType::bf16, false},
+                                         Case{DType::bf16, true, 64},
+                                         Case{DType::bf16, false, 128}),
                          [](const auto& info) {
                            return std::string(info.param.dtype == DType::f32 ? "f32" : "bf16") +
-                                  (info.param.tied ? "_tied" : "_untied");
+                                  (info.param.tied ? "_tied" : "_untied") +
+                                  (info.param.wide > 0 ? fmt::format("_{}", info.param.wide) : "");
                          });
 
 /// Samples of these lengths, in tokens.

@@ -173,8 +173,12 @@ TEST_P(EverySharing, MemoryIsTheSameAfterEveryTurn) {
 }
 
 TEST_P(EverySharing, BothSidesComputeWhatTheyComputeAlone) {
-  ColocateRig plain(setup_of(sharing_named("no_offload")));
-  ColocateRig rig(setup_of(GetParam()));
+  const auto wide = [](ColocateRig::Setup setup) {  // what real models have a GPU run
+    setup.config = test::widened(setup.config);
+    return setup;
+  };
+  ColocateRig plain(wide(setup_of(sharing_named("no_offload"))));
+  ColocateRig rig(wide(setup_of(GetParam())));
   for (ColocateRig* one : {&plain, &rig}) {
     one->load();
     one->handoff.start();

@@ -24,8 +24,7 @@ struct Case {
   ModelConfig config() const {
     ModelConfig config = deep_config(dtype);
     if (amx) config.head_dim = 32;
-    if (wide) config.hidden_size = 128, config.head_dim = 64, config.intermediate_size = 256;
-    return config;
+    return wide ? test::widened(config) : config;
   }
 };
 

@@ -46,7 +46,9 @@ class PackedModel {
     const ModelConfig& config = model.config;
     const int64_t n = host_.tokens();
     batch_ = upload(exec_, arena_, host_);
-    rope_ = upload(exec_, arena_, make_rope_table(config, n)).reshape({n, config.head_dim});
+    const std::vector<float> rope_table = make_rope_table(config, n);
+    rope_ = upload(exec_, arena_, rope_table).reshape({n, config.head_dim});
+    exec_.stream.synchronize();
     buffers_ = make_layer_buffers(config, n, LayerUse::training, arena_);
     gradient_buffers_ = make_layer_gradient_buffers(config, n, arena_);
     if (activations == Activations::kept)
@@ -177,8 +179,8 @@ class PackedModel {
             .batch = batch_,
             .buffers = layer_buffers_,
             .rope = rope_,
-            .k_pool = gradient_buffers_.k,
-            .v_pool = gradient_buffers_.v};
+            .k_pool = gradient_buffers_.packed_k,
+            .v_pool = gradient_buffers_.packed_v};
   }
   float eps() const { return static_cast<float>(model_.config.rms_norm_eps); }
 
@@ -203,7 +205,7 @@ class PackedModel {
     const LayerBuffers& b = buffers_;
     for (const Tensor& tensor :
          {b.normed, b.rstd, b.qkv, b.q, b.attended, b.lse, b.projected, b.post_normed, b.post_rstd,
-          b.gate_up, b.activated, gradient_buffers_.k, gradient_buffers_.v})
+          b.gate_up, b.activated, gradient_buffers_.packed_k, gradient_buffers_.packed_v})
       exec_.stream.fill_zero(tensor.data(), tensor.bytes());
   }
 

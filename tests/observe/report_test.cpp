@@ -10,6 +10,7 @@
 #include "observe/html.h"
 #include "observe/json_lines.h"
 #include "observe/metrics.h"
+#include "observe/run_record.h"
 #include "observe/svg_chart.h"
 #include "tests/support/shared.h"
 
@@ -38,7 +39,11 @@ Metrics metrics_of(int rollout) {
   metrics.set("train/grad_norm", rollout % 7 == 0 ? std::nan("") : 0.4);
   metrics.set("train/entropy_loss", 2.5);
   metrics.set("train/loss", 1e-9);  // on policy
-  if (rollout % 5 == 0) metrics.set("eval/gsm8k", 0.6);
+  if (rollout % 5 == 0) {
+    metrics.set("eval/gsm8k", 0.6);
+    metrics.set("eval/gsm8k-truncated_ratio", 0.2);
+    metrics.set("eval/response_len-truncated_ratio", 0.4);  // a set of that name
+  }
   return metrics;
 }
 
@@ -80,6 +85,13 @@ void write_run(const std::filesystem::path& dir, const Extent& extent) {
 std::string report_of(const std::filesystem::path& dir) {
   write_report(dir);
   return read_file(dir / "report.html");
+}
+
+TEST(RunRecord, TellsScoresOfEvaluationsFromWhatStandsBesideThem) {
+  const test::ScratchDir dir;
+  write_run(dir.path(), {.rollouts = 2, .events_per_rollout = 0});
+  EXPECT_EQ(read_run(dir.path()).eval_scores(),
+            (std::vector<std::string>{"eval/gsm8k", "eval/response_len-truncated_ratio"}));
 }
 
 TEST(Report, AGradientOfNothingIsShown) {

@@ -245,7 +245,7 @@ TEST_P(Linear, WritesNothingBesideItsResult) {
   EXPECT_TRUE(std::all_of(y.bytes.end() - line, y.bytes.end(), untouched));
 }
 
-INSTANTIATE_TEST_SUITE_P(Cpu, Linear,
+INSTANTIATE_TEST_SUITE_P(Products, Linear,
                          testing::Values(Case{DType::f32, DType::f32, Bf16Path::native},
                                          Case{DType::bf16, DType::bf16, Bf16Path::native},
                                          Case{DType::bf16, DType::f32, Bf16Path::native},
@@ -359,7 +359,7 @@ TEST_P(LinearBackward, NoRowsChangeNothing) {
   EXPECT_TRUE(same_bits(weight(none, x, before).tensor, before.tensor));
 }
 
-INSTANTIATE_TEST_SUITE_P(Cpu, LinearBackward,
+INSTANTIATE_TEST_SUITE_P(Products, LinearBackward,
                          testing::Values(Case{DType::f32, DType::f32, Bf16Path::native},
                                          Case{DType::bf16, DType::bf16, Bf16Path::native},
                                          Case{DType::bf16, DType::bf16, Bf16Path::converted},
@@ -397,7 +397,7 @@ TEST_P(GemmDeathTest, ShapesAndTypesThatDoNotFitAreRefused) {
                "overlaps");
 }
 
-INSTANTIATE_TEST_SUITE_P(Cpu, GemmDeathTest,
+INSTANTIATE_TEST_SUITE_P(Products, GemmDeathTest,
                          testing::Values(Case{DType::f32, DType::f32, Bf16Path::native}),
                          name_of_case);
 

@@ -66,9 +66,16 @@ EngineOptions one_step_at_a_time() {
   return options;
 }
 
+enum class Model { f32, bf16, wide };  // wide: bf16, for a GPU's tensor cores
+
+ModelConfig config_of(Model model) {
+  const ModelConfig config = small_config(model == Model::f32 ? DType::f32 : DType::bf16);
+  return model == Model::wide ? test::widened(config) : config;
+}
+
 /// The requests, and what each one gives when it is drawn alone.
 struct Reference {
-  explicit Reference(DType dtype) : model(dtype), requests(mixed_requests()) {
+  explicit Reference(Model which) : model(config_of(which)), requests(mixed_requests()) {
     EngineRig rig(model, one_step_at_a_time());
     for (const GenerateRequest& request : requests) alone.push_back(rig.generate(request));
   }
@@ -78,12 +85,12 @@ struct Reference {
   std::vector<GenerateResult> alone;
 };
 
-const Reference& reference(DType dtype) {
-  static const Reference f32(DType::f32), bf16(DType::bf16);
-  return dtype == DType::f32 ? f32 : bf16;
+const Reference& reference(Model model) {
+  static const Reference f32(Model::f32), bf16(Model::bf16), wide(Model::wide);
+  return model == Model::f32 ? f32 : model == Model::bf16 ? bf16 : wide;
 }
 
-class Invariance : public testing::TestWithParam<DType> {
+class Invariance : public testing::TestWithParam<Model> {
  protected:
   /// Runs all requests together under other options; returns the results.
   std::vector<GenerateResult> expect_same_with(const EngineOptions& options) {
@@ -279,7 +286,8 @@ std::vector<float> packed_log_probs(const SmallModel& model, const std::vector<i
   const LayerBuffers buffers = make_layer_buffers(config, n, LayerUse::training, arena);
   const Shape pool{n, config.num_key_value_heads, config.head_dim};
   const Tensor k = arena.allocate(config.dtype, pool), v = arena.allocate(config.dtype, pool);
-  const Tensor rope = upload(exec, arena, make_rope_table(config, n));
+  const std::vector<float> rope_table = make_rope_table(config, n);
+  const Tensor rope = upload(exec, arena, rope_table);
   const Tensor flat = arena.allocate(config.dtype, model.flat.shape());
   stream->copy(flat.data(), model.flat.data(), flat.bytes());
   auto* weights = static_cast<std::byte*>(flat.data());
@@ -344,8 +352,12 @@ TEST_P(Invariance, LogProbsAreThoseOfATrainersForwardToTheBit) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Engine, Invariance, testing::Values(DType::f32, DType::bf16),
-                         [](const auto& info) { return std::string(name_of(info.param)); });
+INSTANTIATE_TEST_SUITE_P(Engine, Invariance, testing::Values(Model::f32, Model::bf16, Model::wide),
+                         [](const auto& info) {
+                           return info.param == Model::f32    ? "float32"
+                                  : info.param == Model::bf16 ? "bfloat16"
+                                                              : "wide";
+                         });
 
 /// Prompts of several tiles of keys, on heads that CUDA's tensor cores take.
 TEST(Engine, ReadingSharedKeysOnceChangesNoBit) {

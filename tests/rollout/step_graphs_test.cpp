@@ -64,5 +64,24 @@ TEST(StepGraphs, CaptureWhatComesTwice) {
   EXPECT_EQ(calls, 4) << "other kernels";
 }
 
+TEST(StepGraphs, OneTooManyTakesThePlaceOfTheOneLongestUnused) {
+  CountingStream stream;
+  StepGraphs graphs;
+  int calls = 0;
+  const auto run = [&](int64_t sequences) {
+    calls = 0;
+    graphs.run(stream, {sequences, 8}, [&] { ++calls; });
+    return calls;
+  };
+  const auto most = static_cast<int64_t>(StepGraphs::kMostShapes);
+  for (int64_t sequences = 1; sequences <= most; ++sequences)
+    for (int i = 0; i < 2; ++i) EXPECT_EQ(run(sequences), 1) << "enqueued, then captured";
+  EXPECT_EQ(run(1), 0);  // is now the one last used
+  EXPECT_EQ(run(most + 1), 1);
+  for (int64_t sequences = 3; sequences <= most; ++sequences) EXPECT_EQ(run(sequences), 0);
+  EXPECT_EQ(run(1), 0);
+  EXPECT_EQ(run(2), 1) << "it had to go";
+}
+
 }  // namespace
 }  // namespace miles

@@ -37,11 +37,16 @@ inline std::unique_ptr<Device> make_test_device() {
 }
 
 /// Whether the GPU is known to be of the generation that has kernels of its own. (A build for older
-/// ones alone leaves those out: MILES_TEST_NO_HOPPER=1 says so.)
+/// ones alone leaves those out: MILES_TEST_NO_HOPPER=1 says so. With less shared memory they are not
+/// used.)
 inline bool on_hopper() {
-  if (!on_cuda() || std::getenv("MILES_TEST_NO_HOPPER") != nullptr) return false;
+  if (!on_cuda()) return false;
+  for (const char* without : {"MILES_TEST_NO_HOPPER", "MILES_CUDA_SHARED_BYTES"})
+    if (std::getenv(without) != nullptr) return false;
   const std::string name = make_test_device()->name();
-  return name.find("H100") != std::string::npos || name.find("H200") != std::string::npos;
+  for (const char* hopper : {"H100", "H200", "H20", "H800"})
+    if (name.find(hopper) != std::string::npos) return true;
+  return false;
 }
 
 /// Skips all tests when a GPU is wanted that is not there.

@@ -1,55 +1,16 @@
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <fstream>
 #include <thread>
 
 #include "base/error.h"
+#include "device/anonymous_memory.h"
 #include "device/cpu/cpu_stream.h"
 #include "device/device.h"
 
 namespace miles {
 namespace {
-
-/// Anonymous mappings. Reserved ranges are inaccessible, so that a use after decommit faults at
-/// once.
-class AnonymousMemory : public AddressSpace {
- public:
-  int64_t granularity() const override { return page_; }
-
-  std::byte* reserve(int64_t bytes) override {
-    void* base = ::mmap(nullptr, static_cast<size_t>(bytes), PROT_NONE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (base == MAP_FAILED)
-      fail(ErrorCode::device, "cannot reserve {} bytes of address space: {}", bytes,
-           std::strerror(errno));
-    return static_cast<std::byte*>(base);
-  }
-
-  void unreserve(std::byte* base, int64_t bytes) noexcept override {
-    ::munmap(base, static_cast<size_t>(bytes));
-  }
-
-  void commit(std::byte* base, int64_t bytes) override {
-    if (::mprotect(base, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE) != 0)
-      fail(ErrorCode::device, "the system refused {} bytes of memory: {}", bytes,
-           std::strerror(errno));
-    // Committed is meant to be used: pages of 2 MiB, where the system has them, save most of the
-    // faults each time that memory comes back. A hint: refusal does no harm.
-    ::madvise(base, static_cast<size_t>(bytes), MADV_HUGEPAGE);
-  }
-
-  void decommit(std::byte* base, int64_t bytes) noexcept override {
-    ::madvise(base, static_cast<size_t>(bytes), MADV_DONTNEED);
-    ::mprotect(base, static_cast<size_t>(bytes), PROT_NONE);
-  }
-
- private:
-  int64_t page_ = ::sysconf(_SC_PAGESIZE);
-};
 
 std::string processor_name() {
   std::ifstream info("/proc/cpuinfo");

@@ -1,12 +1,8 @@
 #include "device/cuda/cuda_memory.h"
 
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <functional>
+#include <system_error>
 #include <thread>
 
 #include "device/cuda/cuda_check.h"
@@ -148,48 +144,29 @@ void VirtualMemory::end_exchange() noexcept {
   exchanging_ = false;
 }
 
-int64_t PinnedMemory::granularity() const {
-  static const int64_t page = ::sysconf(_SC_PAGESIZE);
-  return page;
-}
-
-std::byte* PinnedMemory::reserve(int64_t bytes) {
-  void* const base = ::mmap(nullptr, static_cast<size_t>(bytes), PROT_NONE,
-                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (base == MAP_FAILED)
-    fail(ErrorCode::device, "cannot reserve {} bytes of address space: {}", bytes,
-         std::strerror(errno));
-  return static_cast<std::byte*>(base);
-}
-
-void PinnedMemory::unreserve(std::byte* base, int64_t bytes) noexcept {
-  ::munmap(base, static_cast<size_t>(bytes));
-}
-
 void PinnedMemory::commit(std::byte* base, int64_t bytes) {
-  const auto size = static_cast<size_t>(bytes);
-  if (::mprotect(base, size, PROT_READ | PROT_WRITE) != 0)
-    fail(ErrorCode::device, "the system refused {} bytes of memory: {}", bytes,
-         std::strerror(errno));
-  ::madvise(base, size, MADV_HUGEPAGE);
-  touch(base, bytes, granularity());
-  const cudaError_t pinned =
-      cudaHostRegister(base, size, cudaHostRegisterPortable | cudaHostRegisterMapped);
-  if (pinned != cudaSuccess) {
-    ::madvise(base, size, MADV_DONTNEED);
-    ::mprotect(base, size, PROT_NONE);
+  AnonymousMemory::commit(base, bytes);
+  const auto refuse = [&](const std::string& what) {
+    AnonymousMemory::decommit(base, bytes);
     fail(ErrorCode::device,
-         "CUDA: cannot pin {} bytes of host memory: {}; lower the memory limit "
-         "of the job or raise that of the system (ulimit -l, the container's)",
-         bytes, cudaGetErrorString(pinned));
+         "CUDA: cannot pin {} bytes of host memory: {}; lower the memory limit of the job or raise "
+         "that of the system (ulimit -l, the container's)",
+         bytes, what);
+  };
+  try {
+    touch(base, bytes, granularity());
+  } catch (const std::system_error& error) {  // a thread that the system refuses
+    refuse(error.what());
   }
+  const cudaError_t pinned = cudaHostRegister(base, static_cast<size_t>(bytes),
+                                              cudaHostRegisterPortable | cudaHostRegisterMapped);
+  if (pinned != cudaSuccess) refuse(cudaGetErrorString(pinned));
 }
 
 void PinnedMemory::decommit(std::byte* base, int64_t bytes) noexcept {
   cudaDeviceSynchronize();
   cudaHostUnregister(base);
-  ::madvise(base, static_cast<size_t>(bytes), MADV_DONTNEED);
-  ::mprotect(base, static_cast<size_t>(bytes), PROT_NONE);
+  AnonymousMemory::decommit(base, bytes);
 }
 
 }  // namespace miles::cuda

@@ -5,8 +5,8 @@
 #include <map>
 #include <vector>
 
+#include "device/anonymous_memory.h"
 #include "device/cuda/driver.h"
-#include "device/device.h"
 
 namespace miles::cuda {
 
@@ -48,11 +48,8 @@ class VirtualMemory : public AddressSpace {
 };
 
 /// Host memory that the device's copies reach at full speed.
-class PinnedMemory : public AddressSpace {
+class PinnedMemory : public AnonymousMemory {
  public:
-  int64_t granularity() const override;
-  std::byte* reserve(int64_t bytes) override;
-  void unreserve(std::byte* base, int64_t bytes) noexcept override;
   void commit(std::byte* base, int64_t bytes) override;
   void decommit(std::byte* base, int64_t bytes) noexcept override;
 };

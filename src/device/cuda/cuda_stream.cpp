@@ -50,7 +50,10 @@ class Recorded : public Event::State {
 
   bool done() const override {
     const cudaError_t result = cudaEventQuery(event_);
-    if (result == cudaErrorNotReady) return false;
+    if (result == cudaErrorNotReady) {
+      (void)cudaGetLastError();  // or else the next launch would be taken for the one that failed
+      return false;
+    }
     check(result, "work before an event");
     return true;
   }

@@ -14,8 +14,8 @@ class CudaStream : public Stream {
   CudaStream(const CudaStream&) = delete;
   CudaStream& operator=(const CudaStream&) = delete;
 
-  /// From or to pageable host memory too; then `from` may be reused at once, and `to` is complete
-  /// when it returns.
+  /// From or to pageable host memory too, which may block the caller, and may not: it too must stay
+  /// valid until an event recorded after the copy is done.
   void copy(void* to, const void* from, int64_t bytes) override;
   void fill_zero(void* to, int64_t bytes) override;
   Event record() override;

@@ -4,12 +4,12 @@
 
 #include "ops/attention.h"
 #include "ops/cpu/row_loops.h"
+#include "ops/head_limits.h"
 
 namespace miles::MILES_ISA {
 
 constexpr int kKeys = kAttentionTile;  // keys of a tile
 constexpr int kRows = 64;              // query rows that share a tile of keys
-constexpr int kMaxHeadDim = 512;       // checked in ops/attention.cpp
 
 /// Floats from one row of a panel to the next: whole partial sums, zero beyond the head.
 MILES_INLINE int64_t panel_stride(int64_t dim) {

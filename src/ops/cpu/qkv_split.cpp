@@ -1,13 +1,13 @@
 #include "ops/qkv_split.h"
 
 #include "ops/cpu/row_loops.h"
+#include "ops/head_limits.h"
 
 namespace miles::MILES_ISA {
 namespace {
 
 /// Tokens whose norm gradients are summed together before chunks are added in order.
 constexpr int64_t kTokenChunk = 16;
-constexpr int64_t kMaxHeadDim = 512;  // checked in ops/qkv_split.cpp
 
 /// 1/√(mean(u²) + eps).
 template <class T>

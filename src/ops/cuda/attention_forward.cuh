@@ -7,20 +7,25 @@
 namespace miles::cuda::attention_forward {
 
 struct Forward {
-  const bf16 *q, *k, *v;
-  const int32_t *query_begin, *context;
-  const int32_t *pages, *kv_begin;           // one of them is null
-  const int32_t *shared_runs, *shared_keys;  // null without runs
-  bf16* out;
-  float* lse;  // or null
-  int sequences, heads, kv_heads, group, dim;
-  int page_size, pages_per_sequence;
-  float scale_log2;
-  int runs;
-  int few_rows;  // attention_rows takes the sequences of at most so many rows, the other kernel the
-                 // others
-  float* prefixes;  // [sequences, heads, …] rows of runs after their shared tiles; null: none are
-                    // shared
+  // Shapes as in AttentionArgs: N tokens, B sequences, S slots, R runs.
+  const bf16* q;                             // [N, heads, dim]
+  const bf16 *k, *v;                         // [S, kv_heads, dim]
+  const int32_t* query_begin;                // [B + 1]
+  const int32_t* context;                    // [B] keys
+  const int32_t *pages, *kv_begin;           // [B, pages_per_sequence], [B]; one of them is null
+  const int32_t *shared_runs, *shared_keys;  // [R, 2], [B]; null without runs
+  bf16* out;                                 // [N, heads, dim]
+  float* lse;                                // [N, heads], or null
+  int sequences, heads, kv_heads;            // B, and the shapes' extents
+  int group;                                 // query heads on a key head
+  int dim;                                   // elements of a head
+  int page_size;                             // keys
+  int pages_per_sequence;                    // with `pages`
+  float scale_log2;                          // of scores, to exponents of 2
+  int runs;                                  // R
+  int few_rows;     // attention_rows takes the sequences of at most so many rows, the other kernel
+                    // the others
+  float* prefixes;  // [B, heads, …] rows of runs after their shared tiles; null: none are shared
 };
 
 /// One sequence's part of a key head: rows are (token, head of the group), token-major.

@@ -7,18 +7,24 @@
 namespace miles::cuda::attention_gradient {
 
 struct Backward {
-  const bf16 *q, *k, *v, *out, *dout;
-  const float* lse;
-  const int32_t* query_begin;
-  bf16 *dq, *dk, *dv;
+  // Shapes as in AttentionBackwardArgs: N tokens, B sequences.
+  const bf16* q;               // [N, heads, dim]
+  const bf16 *k, *v;           // [N, kv_heads, dim]
+  const bf16 *out, *dout;      // [N, heads, dim]
+  const float* lse;            // [N, heads]
+  const int32_t* query_begin;  // [B + 1]
+  bf16* dq;                    // [N, heads, dim]
+  bf16 *dk, *dv;               // [N, kv_heads, dim]
   float2*
       statistics;  // [key heads of this launch, rows]: lse in units of log 2, rowsum(dout ∘ out)
   unsigned char* ds;  // [key heads of this launch, ds_tiles] tiles of attention_ds.cuh; or null
   int64_t ds_tiles;   // of a key head
   int64_t rows;       // of a key head, all sequences
-  int sequences, heads, kv_heads, group, dim;
-  int first_head;  // key head of blockIdx.y = 0
-  float scale, scale_log2;
+  int sequences, heads, kv_heads;  // B, and the shapes' extents
+  int group;                       // query heads on a key head
+  int dim;                         // elements of a head
+  int first_head;                  // key head of blockIdx.y = 0
+  float scale, scale_log2;         // of scores; and to exponents of 2
 };
 
 /// One sequence's part of a key head.

@@ -216,6 +216,8 @@ void launch(const Forward& f, int64_t tokens, cudaStream_t stream) {
   check_launch("attention of many rows");
 }
 
+constexpr int kSharedBytes = 227 * 1024;  // that Hopper has: some kernels want nearly all of it
+
 bool find_hopper_kernels(int device) {
   int major = 0, minor = 0;
   check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "asking");
@@ -238,7 +240,7 @@ bool has_hopper_kernels() {
     if (find_hopper_kernels(device)) has.fetch_or(bit);
     asked.fetch_or(bit);
   }
-  return (has.load() & bit) != 0;
+  return (has.load() & bit) != 0 && shared_limit() >= kSharedBytes;
 }
 
 void attention_hopper(const Forward& f, int64_t tokens, cudaStream_t stream) {

@@ -9,11 +9,10 @@
 
 #include <cstdint>
 
-#include "ops/cuda/launch.h"
+#include "ops/cuda/numeric.cuh"
 
 namespace miles::cuda {
 
-inline constexpr unsigned kAllLanes = 0xFFFFFFFFU;
 inline constexpr float kLog2E = 1.4426950408889634F;
 inline constexpr float kLn2 = 0.6931471805599453F;
 

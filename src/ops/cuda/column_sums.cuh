@@ -1,6 +1,7 @@
 // Sums over rows in two stages, as the gradients of norm weights need them: blocks sum chunks of
 // rows into the workspace, then the chunks are added in order. How rows are cut depends on their
-// number and width alone, so that the same arguments give the same bits on any device.
+// number and width and on the workspace's size, which is the same everywhere, so that the same
+// arguments give the same bits on any device.
 #pragma once
 
 #include <algorithm>

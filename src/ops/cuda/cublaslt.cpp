@@ -41,6 +41,7 @@ CublasLt load() {
   find(lt.algo_init, "cublasLtMatmulAlgoInit");
   find(lt.config_get, "cublasLtMatmulAlgoConfigGetAttribute");
   find(lt.config_set, "cublasLtMatmulAlgoConfigSetAttribute");
+  find(lt.version, "cublasLtGetVersion");
   check(lt.create(&lt.handle), "opening cuBLASLt");
   return lt;
 }

@@ -22,6 +22,7 @@ struct CublasLt {
   decltype(&cublasLtMatmulAlgoInit) algo_init;
   decltype(&cublasLtMatmulAlgoConfigGetAttribute) config_get;
   decltype(&cublasLtMatmulAlgoConfigSetAttribute) config_set;
+  decltype(&cublasLtGetVersion) version;
   cublasLtHandle_t handle;  // of the current device
 };
 

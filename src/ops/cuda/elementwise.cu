@@ -73,8 +73,7 @@ constexpr int64_t kSquaresChunk = 65536;  // elements of one partial sum
 /// Over a block, in one fixed order; thread 0 gets it.
 __device__ inline double block_total(double x) {
   __shared__ double warps[kSquaresThreads / 32];
-  for (int distance = 16; distance > 0; distance /= 2)
-    x += __shfl_xor_sync(0xFFFFFFFFU, x, distance);
+  for (int distance = 16; distance > 0; distance /= 2) x += __shfl_xor_sync(kAllLanes, x, distance);
   if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = x;
   __syncthreads();
   double sum = 0;

@@ -4,15 +4,13 @@
 #include <bit>
 
 #include "ops/cuda/eight.cuh"
-#include "ops/cuda/launch.h"
+#include "ops/cuda/numeric.cuh"
 
 namespace miles::cuda::head_team {
 
 // A team of lanes of one warp handles a head. Lane l has elements 8l … 8l + 7 of the first half and
 // those of the second half that they are rotated with, so that a head up to 512 wide lies in
 // registers, and a team of 2^k lanes takes half a head up to 8·2^k wide.
-
-inline constexpr unsigned kAllLanes = 0xFFFFFFFFU;
 
 /// Lanes of a team: a function of the head's width alone.
 inline unsigned team_of(int64_t dim) {

@@ -39,15 +39,16 @@ struct alignas(16) Pack {
   T at[kCount];
 };
 
+inline constexpr unsigned kAllLanes = 0xFFFFFFFFU;
+
 /// Over the 32 lanes of a warp, in one fixed order; every lane gets it.
 __device__ inline float warp_sum(float x) {
-  for (int distance = 16; distance > 0; distance /= 2)
-    x += __shfl_xor_sync(0xFFFFFFFFU, x, distance);
+  for (int distance = 16; distance > 0; distance /= 2) x += __shfl_xor_sync(kAllLanes, x, distance);
   return x;
 }
 __device__ inline float warp_max(float x) {
   for (int distance = 16; distance > 0; distance /= 2)
-    x = fmaxf(x, __shfl_xor_sync(0xFFFFFFFFU, x, distance));
+    x = fmaxf(x, __shfl_xor_sync(kAllLanes, x, distance));
   return x;
 }
 

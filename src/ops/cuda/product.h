@@ -34,8 +34,10 @@ struct Product {
 /// ascending k, so its bits depend on its row of a and its row of b alone.
 void simt_product(Exec& exec, const Product& product);
 
-/// On tensor cores, by cuBLASLt: bf16 operands whose rows, as they lie in memory, start at
-/// multiples of 16 bytes. Where rows are invariant it is never split along k: an element's bits
+inline constexpr uint32_t kProductAlignment = 16;  // bytes
+
+/// On tensor cores, by cuBLASLt: bf16 operands whose rows, as they lie in memory, and a result that
+/// start at multiples of kProductAlignment. Where rows are invariant it is never split along k: an element's bits
 /// depend on its row of a and its row of b alone (tests/ops/gemm_test.cpp asserts it on the card at
 /// hand).
 void tensor_product(Exec& exec, const Product& product);

@@ -3,8 +3,12 @@
 #include <algorithm>
 #include <iterator>
 
+#include "base/log.h"
+
 namespace miles::cuda {
 namespace {
+
+constexpr size_t kMeasuredVersion = 1301;  // of cuBLASLt: 13.1, which is CUDA 13.0's
 
 constexpr int kOffered = 64;  // configurations that the heuristic is asked for
 
@@ -30,6 +34,12 @@ std::vector<cublasLtMatmulAlgo_t> offers(const Descriptors& with, uint64_t works
   check(lt.preference_set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reductions,
                           sizeof reductions),
         "describing a preference");
+  const uint32_t alignment = kProductAlignment;
+  for (const auto attribute :
+       {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
+    check(lt.preference_set(preference, attribute, &alignment, sizeof alignment),
+          "describing a preference");
   std::vector<cublasLtMatmulHeuristicResult_t> results(kOffered);
   int count = 0;
   const cublasStatus_t status =
@@ -101,7 +111,14 @@ bool is_measured() {
     check(cudaGetDevice(&device), "asking for the device");
     check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device),
           "asking for the device");
-    return major == 9 && CUBLAS_VER_MAJOR == 13;
+    if (major != 9) return false;
+    const size_t version = cublaslt().version() / 100;
+    if (version != kMeasuredVersion)
+      log::warn(
+          "cuBLASLt {}.{} is not the one whose bits were measured, {}.{}: one algorithm serves all "
+          "numbers of rows, which is slower",
+          version / 100, version % 100, kMeasuredVersion / 100, kMeasuredVersion % 100);
+    return version == kMeasuredVersion;
   }();
   return measured;
 }

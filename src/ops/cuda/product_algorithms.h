@@ -63,7 +63,8 @@ struct Kind {
 };
 Kind kind_of(const cublasLtMatmulAlgo_t& algorithm);
 
-/// Whether this card and this library are those that were measured.
+/// Whether this card's architecture and this library's version are those that were measured. Where
+/// only the library is another, a warning says so once.
 bool is_measured();
 
 /// Whether the algorithm can compute the product in so many bytes of workspace.

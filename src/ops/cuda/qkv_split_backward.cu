@@ -1,6 +1,7 @@
 #include "ops/cuda/backend.h"
 #include "ops/cuda/column_sums.cuh"
 #include "ops/cuda/head_team.cuh"
+#include "ops/head_limits.h"
 #include "ops/qkv_split.h"
 
 namespace miles::cuda {
@@ -77,7 +78,7 @@ __device__ void norm_backward(Eight& d, const Eight& w, const Eight& u, const No
 /// order.
 template <bool kWide>
 __device__ void write_sums(const Floats& sums, const Lane<kWide>& lane, int team, float* to) {
-  __shared__ float warps[kThreads / 32][512];  // ops/qkv_split.cpp: no head is wider
+  __shared__ float warps[kThreads / 32][kMaxHeadDim];
   float* const mine = warps[threadIdx.x / 32];
   const bool writes = threadIdx.x % 32 < static_cast<unsigned>(team);
 #pragma unroll

@@ -9,7 +9,6 @@ namespace miles::cuda {
 
 constexpr int kSampleThreads = 1024;
 constexpr int kSampleWarps = kSampleThreads / 32;
-constexpr unsigned kAllLanes = 0xFFFFFFFFU;
 constexpr int kNobody = 0x7FFFFFFF;
 
 __device__ inline int block_min(int x) {

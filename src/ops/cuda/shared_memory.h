@@ -13,20 +13,26 @@
 namespace miles::cuda {
 
 /// Bytes of shared memory that a block can have: 227 KB on sm_90, 163 KB on sm_80, 99 KB on sm_86
-/// and sm_89. Kernels are cut to fit; how they are cut changes no bit. MILES_CUDA_SHARED_BYTES
-/// lowers it, and so may a test, to run here what a smaller card runs.
+/// and sm_89. Kernels are cut to fit, or others are taken; which changes no bit.
+/// MILES_CUDA_SHARED_BYTES lowers it, and so may a test, to run here what a smaller card runs.
+inline constexpr int kLeastShared = 99 * 1024;  // of the cards that we compile for
 inline std::atomic<int>& shared_limit() {
   static std::atomic<int> limit = [] {
     int device = 0, bytes = 0;
     check(cudaGetDevice(&device), "asking for the device");
     check(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
           "asking for the shared memory of a block");
-    const char* const lower = std::getenv("MILES_CUDA_SHARED_BYTES");
-    return lower != nullptr ? std::min(bytes, std::atoi(lower)) : bytes;
+    const char* const given = std::getenv("MILES_CUDA_SHARED_BYTES");
+    if (given == nullptr) return bytes;
+    char* end = nullptr;
+    const int64_t lower = std::strtoll(given, &end, 10);
+    if (end == given || *end != 0 || lower < kLeastShared)
+      fail(ErrorCode::flags, "MILES_CUDA_SHARED_BYTES={}: a number of bytes from {}", given,
+           kLeastShared);
+    return static_cast<int>(std::min<int64_t>(bytes, lower));
   }();
   return limit;
 }
-inline constexpr int kLeastShared = 99 * 1024;  // of the cards that we compile for
 
 /// Lets a kernel have more than 48 KB of shared memory: once per kernel and device.
 template <auto kKernel>

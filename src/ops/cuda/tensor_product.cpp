@@ -192,6 +192,7 @@ const cublasLtMatmulAlgo_t& gradient_algorithm_for(Exec& exec, const Product& pr
   // The kind comes from the class, so that it does not matter who of it comes first.
   auto allowed = gradient_candidates(usual, Descriptors(usual));
   const Kind kind = allowed.empty() ? Kind{} : kind_of(allowed.front());
+  const bool first_serves = !allowed.empty() && usable(allowed.front());
   std::erase_if(allowed, [&](const cublasLtMatmulAlgo_t& algorithm) {
     return kind_of(algorithm) != kind || !usable(algorithm);
   });
@@ -208,7 +209,9 @@ const cublasLtMatmulAlgo_t& gradient_algorithm_for(Exec& exec, const Product& pr
   const bool timed = is_measured() && kind.algorithm == kMeasuredAlgorithm && kind.splits <= 1;
   const cublasLtMatmulAlgo_t algorithm =
       timed ? fastest(exec, product, with, allowed) : allowed.front();
-  return chosen()[exact] = chosen()[key_of(usual)] = algorithm;
+  if (timed || first_serves)
+    chosen()[key_of(usual)] = algorithm;  // not what one had to make do with
+  return chosen()[exact] = algorithm;
 }
 
 const cublasLtMatmulAlgo_t& algorithm_for(Exec& exec, const Product& product,
@@ -240,8 +243,8 @@ const cublasLtMatmulAlgo_t& algorithm_for(Exec& exec, const Product& product,
 void tensor_product(Exec& exec, const Product& product) {
   for (const void* const data :
        {product.a.data, product.b.data, static_cast<const void*>(product.result)})
-    MILES_CHECK(reinterpret_cast<uintptr_t>(data) % 16 == 0,
-                "a matrix at {}, not at a multiple of 16", data);
+    MILES_CHECK(reinterpret_cast<uintptr_t>(data) % kProductAlignment == 0,
+                "a matrix at {}, not at a multiple of {}", data, kProductAlignment);
   const Descriptors with(product);
   check(run(exec, product, with, algorithm_for(exec, product, with)), "computing a product");
 }
