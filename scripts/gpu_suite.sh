@@ -2,7 +2,7 @@
 # All that a GPU can show, on the machine that has it. Prints one table last; exit status 1 when a line of it failed.
 #   scripts/gpu_suite.sh [BUILD [tests|sanitize|bench|peers …]]      default: build/cuda, and all four
 # Binaries are taken as they are; where there are none they are built, for the GPU at hand.
-# LIMIT: seconds that one line may take (300; of the sanitizers 1200). FILTER: GoogleTest's, of the sanitizers' tests.
+# LIMIT: seconds that one line may take (300; of the sanitizers 1200). FILTER: tests that the sanitizers take (*).
 # SHARDS: processes that a sanitizer's tests are spread over (half the processors, 8 at most). TOOLS: the sanitizers
 # (memcheck racecheck). PYTHON: one that has torch and transformers, for the peers (python3).
 set -uo pipefail
@@ -44,9 +44,9 @@ line() {
 
 # sanitize TOOL: one line for all its shards. Each says what it found as it ends; the whole log of one that failed.
 sanitize() {
-  local tool=$1 started=$SECONDS i tests=0 verdict=ok pids=() failed=() detail only=()
-  # cuBLASLt's own kernels end a process under racecheck, take for ever, or have hazards that it reports.
-  [ "$tool" = racecheck ] && only=(--kernel-name kns=miles)
+  local tool=$1 started=$SECONDS i tests=0 verdict=ok pids=() failed=() detail skipped=
+  # racecheck cannot run cuBLASLt's kernels: they end with an internal error of its own, or not at all.
+  [ "$tool" = racecheck ] && skipped=:Products/*bf16*:*OnTensorCores*
   if ! command -v compute-sanitizer >/dev/null; then
     table+=("$(printf '%-44s %-7s %4s    %s' "$tool test_ops" absent - compute-sanitizer)")
     return
@@ -54,7 +54,7 @@ sanitize() {
   echo "== $tool test_ops, $shards processes"
   for ((i = 0; i < shards; ++i)); do
     GTEST_TOTAL_SHARDS=$shards GTEST_SHARD_INDEX=$i timeout -k 10 "$limit" compute-sanitizer --tool "$tool" \
-      "${only[@]}" --error-exitcode 9 "$build/tests/test_ops" --gtest_filter="$filter" >"$logs/$tool.$i" 2>&1 &
+      --error-exitcode 9 "$build/tests/test_ops" --gtest_filter="$filter$skipped" >"$logs/$tool.$i" 2>&1 &
     pids+=($!)
   done
   for ((i = 0; i < shards; ++i)); do
@@ -101,7 +101,7 @@ for part; do
       MILES_CUDA_SHARED_BYTES=101376 line "attention in 99 KB" "$build/tests/test_ops" --gtest_filter='*ttention*'
       ;;
     sanitize)
-      limit=${LIMIT:-1200} filter=${FILTER:--*Death*:*Checks*:*_converted*:*_narrowest*:*_amx*}
+      limit=${LIMIT:-1200} filter="${FILTER:-*}-*Death*:*Checks*:*_converted*:*_narrowest*:*_amx*"
       shards=${SHARDS:-$(($(nproc) < 16 ? ($(nproc) + 1) / 2 : 8))}
       for tool in ${TOOLS:-memcheck racecheck}; do sanitize $tool; done
       ;;
