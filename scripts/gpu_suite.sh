@@ -78,12 +78,12 @@ sanitize() {
   table+=("$(printf '%-44s %-7s %4d s  %s' "$tool test_ops" $verdict $((SECONDS - started)) "$detail")")
 }
 
-# peer NAME COMMAND…: a line, where Python has what the peer needs.
+# peer NAME SCRIPT…: a line, where Python has what the script needs.
 peer() {
   local name=$1
   shift
   if "$python" -c 'import torch, transformers' 2>/dev/null; then
-    line "$name" "$python" scripts/peer_transformers.py --device cuda "$@"
+    line "$name" "$python" "$@"
   else
     table+=("$(printf '%-44s %-7s %4s    %s' "$name" absent - "torch and transformers for $python")")
   fi
@@ -117,9 +117,12 @@ for part; do
       ;;
     peers)
       python=${PYTHON:-python3}
-      peer "transformers trains qwen3-0.6b" --model qwen3-0.6b --phases train --batch 8 --micro-batch 2 \
+      peer "qwen3-0.6b is what transformers computes" scripts/check_against_transformers.py "$build/miles" \
+        --model qwen3-0.6b --tokenizer "${MILES_SHARED:-../shared}/tokenizers/qwen3"
+      transformers=(scripts/peer_transformers.py --device cuda --model qwen3-0.6b)
+      peer "transformers trains qwen3-0.6b" "${transformers[@]}" --phases train --batch 8 --micro-batch 2 \
         --seq-len 4096 --gradient-checkpointing --optimizer plain --repeats 1
-      peer "transformers generates, qwen3-0.6b" --model qwen3-0.6b --phases generate --batch 256 --prompt-len 512 \
+      peer "transformers generates, qwen3-0.6b" "${transformers[@]}" --phases generate --batch 256 --prompt-len 512 \
         --new-tokens 128 --warm-ups 0 --repeats 1
       ;;
     *)
