@@ -325,10 +325,11 @@ int handoff(Options options) {
       for (size_t s = 0; s < samples.size(); ++s)
         for (size_t i = 0; i < again[s].size(); ++i) {
           const double d = std::abs(double{again[s][i]} - double{samples[s].old_log_probs[i]});
-          if (!(d <= difference)) difference = d;  // NaN too
+          if (!(d <= difference)) difference = d;
+          same = same && d == 0;  // NaN is not
         }
       const StepResult result = actor.train_step(samples, {});
-      same = same && difference == 0 && !result.skipped;
+      same = same && !result.skipped;
       fmt::print("turn {}: train_rollout_logprob_abs_diff {} on {} samples, grad norm {:.4f}\n",
                  turn, difference, samples.size(), result.grad_norm);
     });

@@ -2,7 +2,8 @@
 # All that a GPU can show, on the machine that has it. Prints one table last; exit status 1 when a line of it failed.
 #   scripts/gpu_suite.sh [BUILD [tests|sanitize|bench|peers …]]      default: build/cuda, and all four
 # Binaries are taken as they are; where there are none they are built, for the GPU at hand.
-# LIMIT: seconds that one line may take (300; of the sanitizers 1200). FILTER: tests that the sanitizers take (*).
+# LIMIT: seconds that one line may take (300; of the sanitizers 1200). FILTER: tests for the sanitizers,
+# what to take only (*).
 # SHARDS: processes that a sanitizer's tests are spread over (half the processors, 8 at most). TOOLS: the sanitizers
 # (memcheck racecheck). PYTHON: one that has torch and transformers, for the peers (python3).
 set -uo pipefail
@@ -99,6 +100,9 @@ for part; do
       done
       # What a card with 99 KB of shared memory a block would run.
       MILES_CUDA_SHARED_BYTES=101376 line "attention in 99 KB" "$build/tests/test_ops" --gtest_filter='*ttention*'
+      # What a card runs whose products nobody has measured.
+      MILES_CUDA_UNMEASURED=1 line "unmeasured products" "$build/tests/test_ops" --gtest_filter='Products*'
+      MILES_CUDA_UNMEASURED=1 line "on policy with those" "$build/tests/test_colocate" --gtest_filter='*OnPolicy*'
       ;;
     sanitize)
       limit=${LIMIT:-1200} filter="${FILTER:-*}-*Death*:*Checks*:*_converted*:*_narrowest*:*_amx*"
@@ -106,7 +110,8 @@ for part; do
       for tool in ${TOOLS:-memcheck racecheck}; do sanitize $tool; done
       ;;
     bench)
-      [ "$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -n 1)" = 9.0 ] &&
+      # A build without Hopper's kernels has none of its instructions.
+      [ -z "${MILES_TEST_NO_HOPPER:-}" ] && [ "$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -n 1)" = 9.0 ] &&
         line "bits of Hopper's matrix instructions" "$build/bench/wgmma_bits"
       line "attention" "$build/bench/attention_cuda_bench"
       for what in rollout train handoff; do

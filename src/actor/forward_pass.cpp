@@ -42,8 +42,8 @@ void forward_layer_m(const Pass& pass, const LayerWeights& weights, int64_t l, i
                         .batch = pass.buffers.batch(m),
                         .buffers = buffers,
                         .rope = pass.buffers.rope(),
-                        .k_pool = pass.buffers.layer_gradients().packed_k,
-                        .v_pool = pass.buffers.layer_gradients().packed_v},
+                        .k_pool = pass.buffers.packed_keys().k,
+                        .v_pool = pass.buffers.packed_keys().v},
                        {.x = residual_view(pass, input, m)}),
          x);
 }

@@ -79,6 +79,7 @@ StepBuffers::StepBuffers(const ActorOptions& options, const ModelConfig& config,
 void StepBuffers::place(Arena& activations, Arena& accumulators, Arena& working) {
   const int64_t tokens = options_.max_tokens_per_gpu;
   layer_ = make_layer_buffers(config_, tokens, LayerUse::training, activations);
+  packed_keys_ = make_packed_keys(config_, tokens, activations);
   layer_gradients_ = make_layer_gradient_buffers(config_, tokens, activations);
   head_ = make_head_buffers(config_, head_rows_, activations);
   // All micro-batches of a step are uploaded at its start; each one's arrays are padded by

@@ -63,7 +63,8 @@ class StepBuffers {
   const std::vector<float>& host_inverses(float inverse);
 
   // Valid while committed.
-  const LayerBuffers& layer() const { return layer_; }  // what all blocks share
+  const LayerBuffers& layer() const { return layer_; }            // what all blocks share
+  const PackedKeys& packed_keys() const { return packed_keys_; }  // of the block at hand
   const LayerGradientBuffers& layer_gradients() const { return layer_gradients_; }
   const HeadBuffers& head() const { return head_; }
   Tensor rope() const { return rope_; }                        // [max_sequence_length, D] f32
@@ -88,6 +89,7 @@ class StepBuffers {
   std::vector<float> rope_table_;  // on the host, made once
   std::vector<float> inverses_;    // [head_rows_] on the host
   LayerBuffers layer_;
+  PackedKeys packed_keys_;
   LayerGradientBuffers layer_gradients_;
   HeadBuffers head_;
   Tensor rope_, norms_, workspace_, uploads_, kept_room_;

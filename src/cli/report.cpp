@@ -20,9 +20,10 @@ void print_rewards(const RunRecord& run) {
   std::vector<double> rewards;
   std::vector<std::vector<std::string>> evals;
   const std::vector<double>* const raw = run.find("rollout/raw_reward");
+  const std::vector<std::string> scores = run.eval_scores();
   for (size_t i = 0; i < run.rollout_ids.size(); ++i) {
     if (raw != nullptr && !std::isnan((*raw)[i])) rewards.push_back((*raw)[i]);
-    for (const std::string& name : run.eval_scores())
+    for (const std::string& name : scores)
       if (const double value = (*run.find(name))[i]; !std::isnan(value))
         evals.push_back(
             {name, std::to_string(run.rollout_ids[i] + 1), fmt::format("{:.3f}", value)});

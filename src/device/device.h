@@ -30,8 +30,9 @@ class AddressSpace {
   virtual void decommit(std::byte* base, int64_t bytes) noexcept = 0;
   /// Between the two calls memory that decommit takes is kept for later commits, because the system
   /// may clear what it is given back with the very engines that copies need. What does not fit a
-  /// commit makes room for it, and what is left at the end goes to the system. The process never holds more than the most that was committed at once.
-  /// Exchanges do not nest; memory is committed and decommitted by one thread meanwhile.
+  /// commit makes room for it, and what is left at the end goes to the system. The process never
+  /// holds more than the most that was committed at once. Exchanges do not nest; memory is committed
+  /// and decommitted by one thread meanwhile.
   virtual void begin_exchange() {}
   virtual void end_exchange() noexcept {}
 };

@@ -52,6 +52,11 @@ LayerBuffers make_layer_buffers(const ModelConfig& config, int64_t tokens, Layer
   return buffers;
 }
 
+PackedKeys make_packed_keys(const ModelConfig& config, int64_t tokens, Arena& arena) {
+  const Shape shape = {tokens, config.num_key_value_heads, config.head_dim};
+  return {.k = arena.allocate(config.dtype, shape), .v = arena.allocate(config.dtype, shape)};
+}
+
 LayerActivations make_layer_activations(const ModelConfig& config, int64_t tokens, Arena& arena) {
   const DType dtype = config.dtype;
   return {

@@ -55,11 +55,18 @@ struct LayerActivations {
   static constexpr int kTensors = 5;
 };
 
+/// Keys and values of a packed batch: what the trainer has in place of a cache, N tokens.
+struct PackedKeys {
+  Tensor k;  // [N, Hkv, D] T
+  Tensor v;  // [N, Hkv, D] T
+};
+
 enum class LayerUse { inference, training };
 
 /// Places the buffers for `tokens` tokens in the arena.
 LayerBuffers make_layer_buffers(const ModelConfig& config, int64_t tokens, LayerUse use,
                                 Arena& arena);
+PackedKeys make_packed_keys(const ModelConfig& config, int64_t tokens, Arena& arena);
 LayerActivations make_layer_activations(const ModelConfig& config, int64_t tokens, Arena& arena);
 /// `buffers` with the activations in place of its own.
 LayerBuffers keeping(LayerBuffers buffers, const LayerActivations& activations);

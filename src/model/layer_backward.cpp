@@ -17,13 +17,11 @@ LayerGradientBuffers make_layer_gradient_buffers(const ModelConfig& config, int6
   const Shape kv_heads = {tokens, config.num_key_value_heads, config.head_dim};
   LayerGradientBuffers buffers;
   buffers.middle = arena.allocate(dtype, {tokens, config.hidden_size});
-  buffers.packed_k = arena.allocate(dtype, kv_heads);
-  buffers.packed_v = arena.allocate(dtype, kv_heads);
   buffers.normed = arena.allocate(dtype, {tokens, config.hidden_size});
   buffers.attended = arena.allocate(dtype, heads);
   buffers.q = arena.allocate(dtype, heads);
-  buffers.dk = arena.allocate(dtype, kv_heads);
-  buffers.dv = arena.allocate(dtype, kv_heads);
+  buffers.k = arena.allocate(dtype, kv_heads);
+  buffers.v = arena.allocate(dtype, kv_heads);
   buffers.qkv = arena.allocate(dtype, {tokens, config.qkv_size()});
   return buffers;
 }
@@ -68,7 +66,7 @@ void backward_attention(Exec& exec, const LayerBackwardArgs& args) {
   const Tensor d_middle = buffers.middle.rows(0, n);
   const Tensor attended = forward.attended.rows(0, n);
   const Tensor d_attended = buffers.attended.rows(0, n);
-  const Tensor dq = buffers.q.rows(0, n), dk = buffers.dk.rows(0, n), dv = buffers.dv.rows(0, n);
+  const Tensor dq = buffers.q.rows(0, n), dk = buffers.k.rows(0, n), dv = buffers.v.rows(0, n);
   const Tensor d_qkv = buffers.qkv.rows(0, n);
   const Tensor d_normed = buffers.normed.rows(0, n);
 
@@ -80,8 +78,8 @@ void backward_attention(Exec& exec, const LayerBackwardArgs& args) {
       exec,
       {.dy = d_middle, .w = context.weights.o, .dx = d_attended.reshape({n, config.q_size()})});
   attention_backward(exec, {.q = forward.q.rows(0, n),
-                            .k = buffers.packed_k.rows(0, n),
-                            .v = buffers.packed_v.rows(0, n),
+                            .k = context.k_pool.rows(0, n),
+                            .v = context.v_pool.rows(0, n),
                             .out = attended,
                             .lse = forward.lse.rows(0, n),
                             .dout = d_attended,
@@ -129,8 +127,8 @@ void backward_layer(Exec& exec, const LayerBackwardArgs& args) {
                                 .batch = args.context.batch,
                                 .buffers = buffers,
                                 .rope = args.context.rope,
-                                .k_pool = args.buffers.packed_k,
-                                .v_pool = args.buffers.packed_v};
+                                .k_pool = args.context.k_pool,
+                                .v_pool = args.context.v_pool};
   if (kept) {
     restore_layer(exec, forward, args.x_in);
   } else {

@@ -8,17 +8,14 @@
 
 namespace miles {
 
-/// Room for gradients of what a block computes on the way, and for the keys and values of a packed
-/// batch, forward as well as backward; N tokens.
+/// Room for gradients of what a block computes on the way, N tokens.
 struct LayerGradientBuffers {
-  Tensor packed_k;  // [N, Hkv, D] T
-  Tensor packed_v;  // [N, Hkv, D] T
   Tensor middle;    // [N, H] T: a recomputed block's middle, then the middle's gradient
-  Tensor normed;    // [N, H] T: gradient of either norm's output
+  Tensor normed;    // [N, H] T: of either norm's output
   Tensor attended;  // [N, Hq, D] T
   Tensor q;         // [N, Hq, D] T
-  Tensor dk;        // [N, Hkv, D] T
-  Tensor dv;        // [N, Hkv, D] T
+  Tensor k;         // [N, Hkv, D] T
+  Tensor v;         // [N, Hkv, D] T
   Tensor qkv;       // [N, (Hq + 2·Hkv)·D] T
 };
 
@@ -26,7 +23,7 @@ LayerGradientBuffers make_layer_gradient_buffers(const ModelConfig& config, int6
                                                  Arena& arena);
 
 struct LayerBackwardArgs {
-  /// k_pool, v_pool and rows are ignored: packed buffers are used, and all tokens. Where its buffers
+  /// Of all tokens, packed: no rows; the pools take the keys and values once more. Where its buffers
   /// have a middle, their LayerActivations are the forward's (gate_up is overwritten by its
   /// gradient); else the whole forward is recomputed, the same bits.
   LayerContext context;

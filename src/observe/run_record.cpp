@@ -2,10 +2,12 @@
 
 #include <cmath>
 #include <limits>
+#include <set>
 #include <utility>
 
 #include "base/error.h"
 #include "base/file.h"
+#include "observe/eval_metrics.h"
 #include "observe/json_lines.h"
 
 namespace miles {
@@ -50,14 +52,13 @@ const std::vector<double>* RunRecord::find(const std::string& metric) const {
 }
 
 std::vector<std::string> RunRecord::eval_scores() const {
-  constexpr std::string_view kBeside = "-truncated_ratio";
+  const std::string prefix = eval_reward_metric("");
+  std::set<std::string> beside;
+  for (const auto& [name, values] : metrics)
+    if (name.starts_with(prefix)) beside.insert(eval_truncated_metric(name.substr(prefix.size())));
   std::vector<std::string> scores;
-  for (const auto& [name, values] : metrics) {
-    if (!name.starts_with("eval/")) continue;
-    if (name.ends_with(kBeside) && metrics.contains(name.substr(0, name.size() - kBeside.size())))
-      continue;
-    scores.push_back(name);
-  }
+  for (const auto& [name, values] : metrics)
+    if (name.starts_with(prefix) && !beside.contains(name)) scores.push_back(name);
   return scores;
 }
 

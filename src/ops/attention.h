@@ -19,7 +19,7 @@ inline constexpr int kAttentionRun = 8;
 /// Scores, softmax and sums in f32 (on AMX a probability enters its product as two bf16, 16 bits of
 /// mantissa); the output is rounded once. Bits of a row depend on its query, its
 /// keys and values and p alone: not on the batch, the page order, or how many rows come at once. A
-/// key beyond p, or an unused slot, is never multiplied: it may hold NaN. D is at most 512.
+/// key beyond p, or an unused slot, is never multiplied: it may hold NaN. D is at most kMaxHeadDim.
 struct AttentionArgs {
   Tensor q;            // [N, Hq, D] T
   Tensor k_pool;       // [S, Hkv, D] T

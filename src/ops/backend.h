@@ -17,20 +17,26 @@ enum class RowBits { invariant, of_extents };
 /// Where an op runs: what every op takes first. The stream belongs to the device.
 struct Exec {
   Device& device;
-  Stream& stream;  // ops are enqueued on it, and synchronise only where a product of
-                   // a new kind has its algorithms timed
-  std::span<std::byte> workspace;  // scratch of the device, at least workspace_bytes(), 256-byte
-                                   // aligned on CUDA, 64 on the CPU; contents die with the op
-  RowBits row_bits =
-      RowBits::invariant;  // of linear(): invariant where rollout and training must agree
+  /// Ops are enqueued on it, and synchronise only where a product of a new kind has its algorithms
+  /// timed.
+  Stream& stream;
+  /// Scratch of the device, at least workspace_bytes() at a multiple of workspace_alignment(); what it
+  /// holds dies with the op.
+  std::span<std::byte> workspace;
+  /// Of linear(): invariant where rollout and training must agree.
+  RowBits row_bits = RowBits::invariant;
 };
 
 /// What `Exec::workspace` must hold at least, bytes, on the CPU.
 inline constexpr int64_t kWorkspaceBytes = int64_t{8} << 20;
-/// The same on CUDA: partial sums of products, attention, norms and the embedding's gradient.
+/// The same on CUDA: partial sums, decode's states, sorted ids, lists of candidates.
 inline constexpr int64_t kCudaWorkspaceBytes = int64_t{64} << 20;
 constexpr int64_t workspace_bytes(DeviceKind kind) {
   return kind == DeviceKind::cuda ? kCudaWorkspaceBytes : kWorkspaceBytes;
+}
+/// Bytes.
+constexpr int64_t workspace_alignment(DeviceKind kind) {
+  return kind == DeviceKind::cuda ? 256 : 64;
 }
 
 struct AdamWArgs;

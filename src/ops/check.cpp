@@ -30,9 +30,9 @@ void check_values(const Argument& argument, int rank) {
 
 void check_workspace(const char* op, const Exec& exec) {
   const int64_t need = workspace_bytes(exec.device.kind());
-  const uintptr_t alignment = exec.device.kind() == DeviceKind::cuda ? 256 : 64;
+  const int64_t alignment = workspace_alignment(exec.device.kind());
   MILES_CHECK(static_cast<int64_t>(exec.workspace.size()) >= need &&
-                  reinterpret_cast<uintptr_t>(exec.workspace.data()) % alignment == 0,
+                  reinterpret_cast<intptr_t>(exec.workspace.data()) % alignment == 0,
               "{}: a workspace of {} bytes at {}, expected {} at a multiple of {}", op,
               exec.workspace.size(), static_cast<const void*>(exec.workspace.data()), need,
               alignment);

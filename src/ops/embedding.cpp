@@ -29,9 +29,9 @@ void embedding_backward(Exec& exec, const EmbeddingBackwardArgs& args) {
   check_values({op, "dy", args.dy}, 2);
   check_values({op, "dtable", args.dtable}, 2);
   const int64_t rows = args.dy.dim(0), columns = args.dy.dim(1);
-  check_workspace(op, exec);
   check_tensor({op, "dtable", args.dtable}, DType::f32, {args.dtable.dim(0), columns});
   check_tensor({op, "ids", args.ids}, DType::i32, {rows});
+  check_workspace(op, exec);
   kernels(exec.device.kind()).embedding_backward(exec, args);
 }
 

@@ -21,7 +21,6 @@ void rms_norm(Exec& exec, const RmsNormArgs& args) {
 
 void rms_norm_backward(Exec& exec, const RmsNormBackwardArgs& args) {
   const char* op = "rms_norm_backward";
-  check_workspace(op, exec);
   check_values({op, "x", args.x}, 2);
   const DType type = args.x.dtype();
   const int64_t rows = args.x.dim(0), columns = args.x.dim(1);
@@ -31,6 +30,7 @@ void rms_norm_backward(Exec& exec, const RmsNormBackwardArgs& args) {
   check_optional({op, "dresidual", args.dresidual}, type, {rows, columns});
   check_tensor({op, "dx", args.dx}, type, {rows, columns});
   check_tensor({op, "dw", args.dw}, DType::f32, {columns});
+  check_workspace(op, exec);
   kernels(exec.device.kind()).rms_norm_backward(exec, args);
 }
 

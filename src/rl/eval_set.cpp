@@ -3,16 +3,9 @@
 #include <map>
 
 #include "base/error.h"
+#include "observe/eval_metrics.h"
 
 namespace miles {
-
-std::string eval_reward_metric(const std::string& name) {
-  return "eval/" + name;
-}
-
-std::string eval_truncated_metric(const std::string& name) {
-  return "eval/" + name + "-truncated_ratio";
-}
 
 namespace {
 

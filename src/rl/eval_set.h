@@ -15,10 +15,6 @@ struct EvalSet {
   DataSource source;
 };
 
-/// The metrics of an evaluation set of that name, as Miles calls them.
-std::string eval_reward_metric(const std::string& name);
-std::string eval_truncated_metric(const std::string& name);
-
 /// --eval-prompt-data NAME PATH [NAME PATH …]. Throws Error{flags}, also for names that
 /// would share a metric, or Error{data}.
 std::vector<EvalSet> load_eval_sets(const TrainConfig& config);

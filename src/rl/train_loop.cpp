@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/shell.h"
 #include "base/units.h"
+#include "observe/eval_metrics.h"
 #include "rl/checkpoint.h"
 #include "rl/equal_rewards.h"
 #include "rl/fingerprint.h"

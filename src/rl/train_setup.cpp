@@ -234,8 +234,8 @@ void check_device_has(const MemoryPlan& plan, const Device& device) {
          need, format_bytes(plan.host_peak), capacity, advice);
   fail(ErrorCode::budget,
        "does not fit: the run needs {} of device memory, but of the {} of {} the driver, libraries "
-       "and other processes hold {}, and will take up to {} more; end those, {}or make the job "
-       "smaller",
+       "and other processes hold {}, and {} is left for driver and libraries; end other processes, "
+       "{}or make the job smaller",
        need, capacity, device.name(), format_bytes(device.foreign_bytes()),
        format_bytes(driver_growth(device)), advice);
 }

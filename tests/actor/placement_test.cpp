@@ -82,14 +82,14 @@ void expect_equal(const Trace& got, const Trace& expected) {
 struct Case {
   DType dtype;
   bool tied;
-  int64_t wide = 0;  // elements of a head that is for a GPU's tensor cores
+  int64_t head_dim = 0;  // of a model for a GPU's tensor cores; 0: of a small one
 };
 
 class Placement : public testing::TestWithParam<Case> {
  protected:
   ModelConfig config() const {
     const ModelConfig config = deep_config(GetParam().dtype, GetParam().tied);
-    return GetParam().wide > 0 ? test::widened(config, GetParam().wide) : config;
+    return GetParam().head_dim > 0 ? test::widened(config, GetParam().head_dim) : config;
   }
 };
 
@@ -221,7 +221,8 @@ INSTANTIATE_TEST_SUITE_P(Models, Placement,
                          [](const auto& info) {
                            return std::string(info.param.dtype == DType::f32 ? "f32" : "bf16") +
                                   (info.param.tied ? "_tied" : "_untied") +
-                                  (info.param.wide > 0 ? fmt::format("_{}", info.param.wide) : "");
+                                  (info.param.head_dim > 0 ? fmt::format("_{}", info.param.head_dim)
+                                                           : "");
                          });
 
 /// Samples of these lengths, in tokens.

@@ -50,6 +50,7 @@ class PackedModel {
     rope_ = upload(exec_, arena_, rope_table).reshape({n, config.head_dim});
     exec_.stream.synchronize();
     buffers_ = make_layer_buffers(config, n, LayerUse::training, arena_);
+    packed_keys_ = make_packed_keys(config, n, arena_);
     gradient_buffers_ = make_layer_gradient_buffers(config, n, arena_);
     if (activations == Activations::kept)
       for (int64_t l = 0; l < model.layout.layers(); ++l)
@@ -179,8 +180,8 @@ class PackedModel {
             .batch = batch_,
             .buffers = layer_buffers_,
             .rope = rope_,
-            .k_pool = gradient_buffers_.packed_k,
-            .v_pool = gradient_buffers_.packed_v};
+            .k_pool = packed_keys_.k,
+            .v_pool = packed_keys_.v};
   }
   float eps() const { return static_cast<float>(model_.config.rms_norm_eps); }
 
@@ -205,7 +206,7 @@ class PackedModel {
     const LayerBuffers& b = buffers_;
     for (const Tensor& tensor :
          {b.normed, b.rstd, b.qkv, b.q, b.attended, b.lse, b.projected, b.post_normed, b.post_rstd,
-          b.gate_up, b.activated, gradient_buffers_.packed_k, gradient_buffers_.packed_v})
+          b.gate_up, b.activated, packed_keys_.k, packed_keys_.v})
       exec_.stream.fill_zero(tensor.data(), tensor.bytes());
   }
 
@@ -219,8 +220,9 @@ class PackedModel {
     }
     rows_.indices = upload(exec_, arena_, indices);
     rows_.targets = upload(exec_, arena_, targets);
-    rows_.inverse_temperature =
-        upload(exec_, arena_, std::vector<float>(positions.size(), 1.0F / temperature));
+    const std::vector<float> inverses(positions.size(), 1.0F / temperature);
+    rows_.inverse_temperature = upload(exec_, arena_, inverses);
+    exec_.stream.synchronize();
     rows_.x = arena_.allocate(config.dtype, {n, config.hidden_size});
     rows_.normed = arena_.allocate(config.dtype, {n, config.hidden_size});
     rows_.logits = arena_.allocate(DType::f32, {n, config.vocab_size});
@@ -286,6 +288,7 @@ class PackedModel {
   DeviceBatch batch_;
   Tensor rope_;
   LayerBuffers buffers_;
+  PackedKeys packed_keys_;
   LayerGradientBuffers gradient_buffers_;
   std::vector<LayerActivations> kept_;  // [L], or none
   LayerWeights layer_;                  // of the latest context()

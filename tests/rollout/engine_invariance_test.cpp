@@ -69,8 +69,11 @@ EngineOptions one_step_at_a_time() {
 enum class Model { f32, bf16, wide };  // wide: bf16, for a GPU's tensor cores
 
 ModelConfig config_of(Model model) {
-  const ModelConfig config = small_config(model == Model::f32 ? DType::f32 : DType::bf16);
-  return model == Model::wide ? test::widened(config) : config;
+  ModelConfig config = small_config(model == Model::f32 ? DType::f32 : DType::bf16);
+  if (model != Model::wide) return config;
+  config = test::widened(config);
+  config.vocab_size = 264;  // most ids are bytes, so that stop strings are found
+  return config;
 }
 
 /// The requests, and what each one gives when it is drawn alone.

@@ -1,6 +1,3 @@
-#include <unistd.h>
-
-#include <algorithm>
 #include <fstream>
 #include <thread>
 

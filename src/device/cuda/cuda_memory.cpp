@@ -18,18 +18,22 @@ CUdeviceptr address(std::byte* at) {
   return reinterpret_cast<CUdeviceptr>(at);
 }
 
-/// Has the system bring every page, on several threads: pinning does it on one.
+/// Has the system bring every page, on several threads: pinning does it on one, and brings what is
+/// left where the system refuses threads.
 void touch(std::byte* base, int64_t bytes, int64_t page) {
   const auto pieces = (bytes + kTouchPiece - 1) / kTouchPiece;
   const auto threads = std::min<int64_t>(pieces, std::max(1U, std::thread::hardware_concurrency()));
   std::vector<std::jthread> workers;  // joined at the end
-  for (int64_t worker = 0; worker < threads; ++worker)
-    workers.emplace_back([=] {
-      for (int64_t piece = worker; piece < pieces; piece += threads) {
-        const int64_t end = std::min(bytes, (piece + 1) * kTouchPiece);
-        for (int64_t at = piece * kTouchPiece; at < end; at += page) base[at] = std::byte{0};
-      }
-    });
+  try {
+    for (int64_t worker = 0; worker < threads; ++worker)
+      workers.emplace_back([=] {
+        for (int64_t piece = worker; piece < pieces; piece += threads) {
+          const int64_t end = std::min(bytes, (piece + 1) * kTouchPiece);
+          for (int64_t at = piece * kTouchPiece; at < end; at += page) base[at] = std::byte{0};
+        }
+      });
+  } catch (const std::system_error&) {  // those that there are do their part
+  }
 }
 
 }  // namespace
@@ -146,21 +150,16 @@ void VirtualMemory::end_exchange() noexcept {
 
 void PinnedMemory::commit(std::byte* base, int64_t bytes) {
   AnonymousMemory::commit(base, bytes);
-  const auto refuse = [&](const std::string& what) {
-    AnonymousMemory::decommit(base, bytes);
-    fail(ErrorCode::device,
-         "CUDA: cannot pin {} bytes of host memory: {}; lower the memory limit of the job or raise "
-         "that of the system (ulimit -l, the container's)",
-         bytes, what);
-  };
-  try {
-    touch(base, bytes, granularity());
-  } catch (const std::system_error& error) {  // a thread that the system refuses
-    refuse(error.what());
-  }
+  touch(base, bytes, granularity());
   const cudaError_t pinned = cudaHostRegister(base, static_cast<size_t>(bytes),
                                               cudaHostRegisterPortable | cudaHostRegisterMapped);
-  if (pinned != cudaSuccess) refuse(cudaGetErrorString(pinned));
+  if (pinned == cudaSuccess) return;
+  forget_last_error();
+  AnonymousMemory::decommit(base, bytes);
+  fail(ErrorCode::device,
+       "CUDA: cannot pin {} bytes of host memory: {}; lower the memory limit of the job or raise "
+       "that of the system (ulimit -l, the container's)",
+       bytes, cudaGetErrorString(pinned));
 }
 
 void PinnedMemory::decommit(std::byte* base, int64_t bytes) noexcept {

@@ -51,7 +51,7 @@ class Recorded : public Event::State {
   bool done() const override {
     const cudaError_t result = cudaEventQuery(event_);
     if (result == cudaErrorNotReady) {
-      (void)cudaGetLastError();  // or else the next launch would be taken for the one that failed
+      forget_last_error();
       return false;
     }
     check(result, "work before an event");

@@ -169,6 +169,7 @@ int attention_gradient::plan_ds(Backward& f, const AttentionBackwardArgs& args, 
 
 void attention_gradient::sum_queries(const Backward& f, int heads, cudaStream_t stream) {
   using S = SumShape;
+  static_assert(S::kBytes <= kHopperShared);
   allow_shared<sum_queries_kernel>(S::kBytes);
   sum_queries_kernel<<<dim3(row_blocks(f.rows, f.sequences, S::kRows),
                             static_cast<unsigned>(heads)),

@@ -311,6 +311,7 @@ __global__ void __launch_bounds__(QueryShape<kD>::kThreads, 1) backward_queries(
 template <int kD, bool kKept>
 void launch_keys(const Backward& f, int heads, cudaStream_t stream) {
   using Keys = KeyShape<kD>;
+  static_assert(Keys::kBytes <= kHopperShared);
   allow_shared<backward_keys<kD, kKept>>(Keys::kBytes);
   backward_keys<kD, kKept>
       <<<dim3(row_blocks(f.rows / f.group, f.sequences, Keys::kRows), static_cast<unsigned>(heads)),
@@ -327,6 +328,7 @@ void launch(const Backward& f, int heads, cudaStream_t stream) {
     }
   launch_keys<kD, false>(f, heads, stream);
   using Queries = QueryShape<kD>;
+  static_assert(Queries::kBytes <= kHopperShared);
   allow_shared<backward_queries<kD>>(Queries::kBytes);
   backward_queries<kD>
       <<<dim3(row_blocks(f.rows, f.sequences, Queries::kRows), static_cast<unsigned>(heads)),

@@ -209,14 +209,13 @@ __global__ void __launch_bounds__(Shape<kD>::kThreads, 1) attention_groups(const
 template <int kD>
 void launch(const Forward& f, int64_t tokens, cudaStream_t stream) {
   using S = Shape<kD>;
+  static_assert(S::kBytes <= kHopperShared);
   allow_shared<attention_groups<kD>>(S::kBytes);
   const dim3 grid(row_blocks(tokens * f.group, f.sequences, S::kRows),
                   static_cast<unsigned>(f.kv_heads));
   attention_groups<kD><<<grid, S::kThreads, S::kBytes, stream>>>(f);
   check_launch("attention of many rows");
 }
-
-constexpr int kSharedBytes = 227 * 1024;  // that Hopper has: some kernels want nearly all of it
 
 bool find_hopper_kernels(int device) {
   int major = 0, minor = 0;
@@ -240,7 +239,7 @@ bool has_hopper_kernels() {
     if (find_hopper_kernels(device)) has.fetch_or(bit);
     asked.fetch_or(bit);
   }
-  return (has.load() & bit) != 0 && shared_limit() >= kSharedBytes;
+  return (has.load() & bit) != 0 && shared_limit() >= kHopperShared;
 }
 
 void attention_hopper(const Forward& f, int64_t tokens, cudaStream_t stream) {

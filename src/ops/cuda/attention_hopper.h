@@ -14,7 +14,8 @@ namespace attention_gradient {
 struct Backward;
 }
 
-/// Whether the current device is one, and the build has code for it.
+/// Whether the current device is one whose blocks may have kHopperShared bytes, and the build has code
+/// for it.
 bool has_hopper_kernels();
 
 /// The sequences of more than few_rows rows, of `tokens` in all.

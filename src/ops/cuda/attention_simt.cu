@@ -4,13 +4,14 @@
 #include "ops/cuda/attention_mma.cuh"
 #include "ops/cuda/attention_simt.h"
 #include "ops/cuda/numeric.cuh"
+#include "ops/head_limits.h"
 
 namespace miles::cuda {
 namespace {
 
 constexpr int kThreads = 128;
 constexpr int kKeys = kAttentionTile;
-constexpr int kSlots = 16;  // elements of a head that a lane sums: 16·32 = 512 is the largest head
+constexpr int kSlots = kMaxHeadDim / 32;  // elements of a head that a lane sums
 
 /// Extents that all kernels need.
 struct Extents {

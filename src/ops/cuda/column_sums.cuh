@@ -1,7 +1,6 @@
 // Sums over rows in two stages, as the gradients of norm weights need them: blocks sum chunks of
 // rows into the workspace, then the chunks are added in order. How rows are cut depends on their
-// number and width and on the workspace's size, which is the same everywhere, so that the same
-// arguments give the same bits on any device.
+// number and width alone, so that the same arguments give the same bits on any device.
 #pragma once
 
 #include <algorithm>
@@ -19,10 +18,10 @@ struct RowChunks {
 
 /// Enough chunks to fill a large device, few enough that adding them costs little; the workspace
 /// holds a row of `width` for each.
-inline RowChunks row_chunks(const Exec& exec, const RowExtents& e) {
+inline RowChunks row_chunks(const RowExtents& e) {
   constexpr int64_t kMost = 512;
-  const int64_t room = static_cast<int64_t>(exec.workspace.size() / sizeof(float)) / e.width;
-  MILES_CHECK(room > 0, "a workspace of {} bytes for rows of {} sums", exec.workspace.size(),
+  const int64_t room = kCudaWorkspaceBytes / static_cast<int64_t>(sizeof(float)) / e.width;
+  MILES_CHECK(room > 0, "a workspace of {} bytes for rows of {} sums", kCudaWorkspaceBytes,
               e.width);
   const int64_t most = std::min(kMost, room);
   const int64_t size = (e.rows + most - 1) / most;

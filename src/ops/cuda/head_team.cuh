@@ -5,12 +5,15 @@
 
 #include "ops/cuda/eight.cuh"
 #include "ops/cuda/numeric.cuh"
+#include "ops/head_limits.h"
 
 namespace miles::cuda::head_team {
 
 // A team of lanes of one warp handles a head. Lane l has elements 8l … 8l + 7 of the first half and
-// those of the second half that they are rotated with, so that a head up to 512 wide lies in
+// those of the second half that they are rotated with, so that a head lies in
 // registers, and a team of 2^k lanes takes half a head up to 8·2^k wide.
+
+static_assert(kMaxHeadDim <= 2 * 8 * 32, "a team has 32 lanes at most");
 
 /// Lanes of a team: a function of the head's width alone.
 inline unsigned team_of(int64_t dim) {

@@ -37,9 +37,9 @@ void simt_product(Exec& exec, const Product& product);
 inline constexpr uint32_t kProductAlignment = 16;  // bytes
 
 /// On tensor cores, by cuBLASLt: bf16 operands whose rows, as they lie in memory, and a result that
-/// start at multiples of kProductAlignment. Where rows are invariant it is never split along k: an element's bits
-/// depend on its row of a and its row of b alone (tests/ops/gemm_test.cpp asserts it on the card at
-/// hand).
+/// start at multiples of kProductAlignment. Where rows are invariant it is never split along k: an
+/// element's bits depend on its row of a and its row of b alone (tests/ops/gemm_test.cpp asserts it on
+/// the card at hand).
 void tensor_product(Exec& exec, const Product& product);
 
 }  // namespace miles::cuda

@@ -64,7 +64,8 @@ struct Kind {
 Kind kind_of(const cublasLtMatmulAlgo_t& algorithm);
 
 /// Whether this card's architecture and this library's version are those that were measured. Where
-/// only the library is another, a warning says so once.
+/// only the library is another, a warning says so once. MILES_CUDA_UNMEASURED=1 makes it false, to run
+/// here what other cards run.
 bool is_measured();
 
 /// Whether the algorithm can compute the product in so many bytes of workspace.

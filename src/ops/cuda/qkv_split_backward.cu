@@ -235,7 +235,7 @@ void qkv_split_backward(Exec& exec, const QkvSplitBackwardArgs& args) {
   with_type(args.dq.dtype(), [&](auto type) {
     using T = decltype(type);
     auto g = backward_of<T>(args);
-    const RowChunks chunks = row_chunks(exec, {g.tokens, int64_t{2} * g.dim});
+    const RowChunks chunks = row_chunks({g.tokens, int64_t{2} * g.dim});
     g.chunk = static_cast<int>(chunks.size);
     auto* const partials = reinterpret_cast<float*>(exec.workspace.data());
     g.parts[0].partials = partials;

@@ -243,7 +243,7 @@ void backward(const Exec& exec, Backward<T> a, float* dw) {
   constexpr int64_t kSharedBytes = 40 << 10;  // any device has that without asking
   a.stride = 8 * eights(a.columns);
   a.partials = reinterpret_cast<float*>(exec.workspace.data());
-  const RowChunks chunks = row_chunks(exec, {a.rows, a.stride});
+  const RowChunks chunks = row_chunks({a.rows, a.stride});
   a.chunk = chunks.size;
   const int64_t bytes = a.stride * static_cast<int64_t>(sizeof(float));
   a.in_shared = bytes <= kSharedBytes;

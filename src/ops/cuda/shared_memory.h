@@ -12,10 +12,13 @@
 
 namespace miles::cuda {
 
+inline constexpr int kLeastShared = 99 * 1024;    // of the cards that we compile for
+inline constexpr int kHopperShared = 227 * 1024;  // of Hopper
+
 /// Bytes of shared memory that a block can have: 227 KB on sm_90, 163 KB on sm_80, 99 KB on sm_86
 /// and sm_89. Kernels are cut to fit, or others are taken; which changes no bit.
-/// MILES_CUDA_SHARED_BYTES lowers it, and so may a test, to run here what a smaller card runs.
-inline constexpr int kLeastShared = 99 * 1024;  // of the cards that we compile for
+/// MILES_CUDA_SHARED_BYTES lowers it, and so may a test, to run here what a smaller card runs; throws
+/// Error{flags} when that is no number from kLeastShared on.
 inline std::atomic<int>& shared_limit() {
   static std::atomic<int> limit = [] {
     int device = 0, bytes = 0;

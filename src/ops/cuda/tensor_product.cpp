@@ -1,10 +1,10 @@
 // Which of cuBLASLt's algorithms computes a product.
 //
-// The forward must give a row the same bits whatever the number of rows. Measured on an H200 (CUDA
-// 13.0): within algorithm 66 a row's bits depend on the split along k alone, not on tile, stages or
+// The forward must give a row the same bits whatever the number of rows. Measured on an H200
+// (cuBLASLt 13.1): within algorithm 66 a row's bits depend on the split along k alone, not on tile, stages or
 // cluster. So there, of the unsplit configurations of algorithm 66, the fastest by timing is taken,
-// for every number of rows another. On other cards nothing of the kind was measured: one
-// configuration serves all numbers of rows. (A pinned cut of k in two was tried: with weights
+// for every number of rows another. With other cards and versions nothing of the kind was
+// measured (is_measured()): one configuration serves all numbers of rows. (A pinned cut of k in two was tried: with weights
 // [4096, 12288] it takes 51 µs where the uncut product of 256 rows takes 44, and many rows do not
 // fit its workspace.)
 //
@@ -62,8 +62,10 @@ Product with_tokens(Product product, int64_t count) {
   return product;
 }
 
+/// The product that stands for all that share its algorithm where they can.
 Product in_its_class(Product product) {
-  return with_tokens(product, is_measured() ? class_of(tokens_of(product)) : kUsualRows);
+  const bool one_for_all = product.row_bits == RowBits::invariant && !is_measured();
+  return with_tokens(product, one_for_all ? kUsualRows : class_of(tokens_of(product)));
 }
 
 bool capturing(cudaStream_t stream) {
@@ -109,26 +111,50 @@ class Timer {
   cudaEvent_t begin_ = nullptr, end_ = nullptr;
 };
 
-/// By timing the first few. Not where graphs are captured, nor where the product is added to its
-/// result, which trying it would change: the first one, the most promising, will do there.
+/// By timing the first few, which overwrites the product's result.
 cublasLtMatmulAlgo_t fastest(Exec& exec, const Product& product, const Descriptors& with,
-                             const std::vector<cublasLtMatmulAlgo_t>& allowed) {
-  if (product.accumulate || capturing(stream_of(exec))) return allowed.front();
+                             const std::vector<cublasLtMatmulAlgo_t>& algorithms) {
   Timer timer(exec);
   float least = std::numeric_limits<float>::infinity(), spent = 0;
-  cublasLtMatmulAlgo_t best = allowed.front();
-  for (size_t i = 0; i < allowed.size() && (i < kTimed || spent < kTimedMs); ++i) {
+  cublasLtMatmulAlgo_t best = algorithms.front();
+  for (size_t i = 0; i < algorithms.size() && (i < kTimed || spent < kTimedMs); ++i) {
     const float time = timer.measure(
-        [&] { return run(exec, product, with, allowed[i]) == CUBLAS_STATUS_SUCCESS; });
+        [&] { return run(exec, product, with, algorithms[i]) == CUBLAS_STATUS_SUCCESS; });
     if (std::isfinite(time)) spent += time * Timer::kRuns;
     if (time >= least) continue;
     least = time;
-    best = allowed[i];
+    best = algorithms[i];
   }
   return best;
 }
 
-cublasLtMatmulAlgo_t choose(Exec& exec, const Product& product, const Descriptors& with) {
+/// What may compute a product.
+struct Choice {
+  std::vector<cublasLtMatmulAlgo_t> algorithms;  // at least one; the most promising first
+  bool same_bits = false;  // whichever is taken: a timing may say which; else the first is
+  bool of_class = true;    // what is taken is right for the product's class, too
+};
+
+/// The one algorithm for all numbers of rows: few, as in decode, and many.
+Choice one_for_all_rows(Exec& exec, const Product& product, const Descriptors& with) {
+  const Product usual = in_its_class(product);
+  std::vector<cublasLtMatmulAlgo_t> allowed = candidates(exec, usual, Descriptors(usual));
+  std::erase_if(allowed, [&](const cublasLtMatmulAlgo_t& algorithm) {
+    return !std::ranges::all_of(std::array<int64_t, 4>{1, 8, 64, 8192}, [&](int64_t rows) {
+      return serves(Descriptors(with_tokens(product, rows)), algorithm, exec.workspace.size());
+    });
+  });
+  if (allowed.empty() || !serves(with, allowed.front(), exec.workspace.size()))
+    fail(
+        ErrorCode::device,
+        "cuBLASLt has no unsplit algorithm for both few and many rows ({} among them) of a product "
+        "with {} x {} weights on this card; pass --dtype float32 or --device cpu",
+        product.rows, product.columns, product.depth);
+  return {.algorithms = {allowed.front()}};
+}
+
+Choice for_invariant_rows(Exec& exec, const Product& product, const Descriptors& with) {
+  if (!is_measured()) return one_for_all_rows(exec, product, with);
   std::vector<cublasLtMatmulAlgo_t> allowed = candidates(exec, product, with);
   if (allowed.empty()) {  // too few rows for the heuristic to think of them
     const Product usual = with_tokens(product, kUsualRows);
@@ -139,27 +165,40 @@ cublasLtMatmulAlgo_t choose(Exec& exec, const Product& product, const Descriptor
   }
   if (allowed.empty())
     fail(ErrorCode::device,
-         "cuBLASLt offers no unsplit algorithm {}for a product of {} x {} x {} on this card; "
-         "pass --dtype float32 or --device cpu",
-         is_measured() ? "66 " : "", product.rows, product.columns, product.depth);
-  if (is_measured()) return fastest(exec, product, with, allowed);
-  // The one for all numbers of rows must be able to: few, as in decode, and many.
-  std::erase_if(allowed, [&](const cublasLtMatmulAlgo_t& algorithm) {
-    return !std::ranges::all_of(std::array<int64_t, 4>{1, 8, 64, 8192}, [&](int64_t rows) {
-      return serves(Descriptors(with_tokens(product, rows)), algorithm, exec.workspace.size());
-    });
-  });
-  if (allowed.empty())
-    fail(
-        ErrorCode::device,
-        "cuBLASLt has no algorithm for both few and many rows of a product with {} x {} weights on "
-        "this card; pass --dtype float32 or --device cpu",
-        product.columns, product.depth);
-  return allowed.front();
+         "cuBLASLt offers no unsplit algorithm {} for a product of {} x {} x {} on this card; pass "
+         "--dtype float32 or --device cpu",
+         kMeasuredAlgorithm, product.rows, product.columns, product.depth);
+  return {.algorithms = std::move(allowed), .same_bits = true};
 }
 
-/// The kind of product, its extents apart from the number of tokens, and that number (or its
-/// class).
+Choice for_gradient(Exec& exec, const Product& product, const Descriptors& with) {
+  const auto usable = [&](const cublasLtMatmulAlgo_t& algorithm) {
+    return serves(with, algorithm, exec.workspace.size());
+  };
+  // The kind comes from the class, so that it does not matter who of it comes first.
+  const Product usual = in_its_class(product);
+  auto allowed = gradient_candidates(usual, Descriptors(usual));
+  const Kind kind = allowed.empty() ? Kind{} : kind_of(allowed.front());
+  const bool first_serves = !allowed.empty() && usable(allowed.front());
+  std::erase_if(allowed, [&](const cublasLtMatmulAlgo_t& algorithm) {
+    return kind_of(algorithm) != kind || !usable(algorithm);
+  });
+  // Where k is split, a tile may move the parts' bounds.
+  const bool same_bits = is_measured() && kind.algorithm == kMeasuredAlgorithm && kind.splits <= 1;
+  if (!allowed.empty())
+    return {.algorithms = std::move(allowed),
+            .same_bits = same_bits,
+            .of_class = same_bits || first_serves};  // not what one had to make do with
+  allowed = gradient_candidates(product, with);
+  if (allowed.empty())
+    fail(ErrorCode::device,
+         "cuBLASLt offers no deterministic algorithm for a gradient of {} x {} x {} on this card; "
+         "pass --dtype float32 or --device cpu",
+         product.rows, product.columns, product.depth);
+  return {.algorithms = std::move(allowed), .of_class = false};
+}
+
+/// The kind of product and its extents.
 using Key = std::tuple<RowBits, bool, bool, DType, int64_t, int64_t, int64_t>;
 
 Key key_of(const Product& product) {
@@ -172,70 +211,38 @@ Key key_of(const Product& product) {
           product.depth};
 }
 
-/// Of the main thread alone, as all ops are.
-std::map<Key, cublasLtMatmulAlgo_t>& chosen() {
-  static std::map<Key, cublasLtMatmulAlgo_t> table;
-  return table;
-}
-
-const cublasLtMatmulAlgo_t& gradient_algorithm_for(Exec& exec, const Product& product,
-                                                   const Descriptors& with) {
-  const Key exact = key_of(product);
-  if (const auto found = chosen().find(exact); found != chosen().end()) return found->second;
-  const auto usable = [&](const cublasLtMatmulAlgo_t& algorithm) {
-    return serves(with, algorithm, exec.workspace.size());
+/// What was chosen. Of the main thread alone, as all ops are.
+struct Table {
+  struct Entry {
+    cublasLtMatmulAlgo_t algorithm{};
+    bool final = false;  // no: a timing was due, and could not be made
   };
-  Product usual = product;
-  tokens_of(usual) = class_of(tokens_of(usual));
-  const auto shared = chosen().find(key_of(usual));
-  if (shared != chosen().end() && usable(shared->second)) return chosen()[exact] = shared->second;
-  // The kind comes from the class, so that it does not matter who of it comes first.
-  auto allowed = gradient_candidates(usual, Descriptors(usual));
-  const Kind kind = allowed.empty() ? Kind{} : kind_of(allowed.front());
-  const bool first_serves = !allowed.empty() && usable(allowed.front());
-  std::erase_if(allowed, [&](const cublasLtMatmulAlgo_t& algorithm) {
-    return kind_of(algorithm) != kind || !usable(algorithm);
-  });
-  if (allowed.empty()) {
-    allowed = gradient_candidates(product, with);
-    if (allowed.empty())
-      fail(ErrorCode::device,
-           "cuBLASLt offers no deterministic algorithm for a gradient of {} x {} x {} on this "
-           "card; pass --dtype float32 or --device cpu",
-           product.rows, product.columns, product.depth);
-    return chosen()[exact] = allowed.front();
-  }
-  // Where k is split, a tile may move the parts' bounds.
-  const bool timed = is_measured() && kind.algorithm == kMeasuredAlgorithm && kind.splits <= 1;
-  const cublasLtMatmulAlgo_t algorithm =
-      timed ? fastest(exec, product, with, allowed) : allowed.front();
-  if (timed || first_serves)
-    chosen()[key_of(usual)] = algorithm;  // not what one had to make do with
-  return chosen()[exact] = algorithm;
-}
+  std::map<Key, Entry> products;                   // by a product's own extents
+  std::map<Key, cublasLtMatmulAlgo_t> of_classes;  // by those of the product that stands for it
+};
 
 const cublasLtMatmulAlgo_t& algorithm_for(Exec& exec, const Product& product,
                                           const Descriptors& with) {
-  if (product.row_bits == RowBits::of_extents) return gradient_algorithm_for(exec, product, with);
-  const Key exact = key_of(product);
-  if (const auto found = chosen().find(exact); found != chosen().end()) return found->second;
-  const Key usual = key_of(in_its_class(product));
-  const auto shared = chosen().find(usual);
-  if (shared != chosen().end() && serves(with, shared->second, exec.workspace.size()))
-    return chosen()[exact] = shared->second;
-  if (!is_measured()) {
-    const Descriptors of_class(in_its_class(product));
-    const cublasLtMatmulAlgo_t one = choose(exec, in_its_class(product), of_class);
-    if (!serves(with, one, exec.workspace.size()))
-      fail(ErrorCode::device,
-           "cuBLASLt: one algorithm cannot serve {} and {} rows of a product with {} x {} weights; "
-           "pass --dtype float32 or --device cpu",
-           kUsualRows, product.rows, product.columns, product.depth);
-    return chosen()[exact] = chosen()[usual] = one;
-  }
-  const cublasLtMatmulAlgo_t algorithm = choose(exec, product, with);
-  if (!capturing(stream_of(exec))) chosen()[usual] = algorithm;
-  return chosen()[exact] = algorithm;
+  static Table table;
+  // Trying a product that is added to its result would change that.
+  const auto can_time = [&] { return !product.accumulate && !capturing(stream_of(exec)); };
+  const Key key = key_of(product);
+  const auto known = table.products.find(key);
+  if (known != table.products.end() && (known->second.final || !can_time()))
+    return known->second.algorithm;
+  const Key class_key = key_of(in_its_class(product));
+  const auto shared = table.of_classes.find(class_key);
+  if (shared != table.of_classes.end() && serves(with, shared->second, exec.workspace.size()))
+    return (table.products[key] = {.algorithm = shared->second, .final = true}).algorithm;
+  const Choice choice = product.row_bits == RowBits::invariant
+                            ? for_invariant_rows(exec, product, with)
+                            : for_gradient(exec, product, with);
+  const bool timed = choice.same_bits && can_time();
+  const Table::Entry entry = {.algorithm = timed ? fastest(exec, product, with, choice.algorithms)
+                                                 : choice.algorithms.front(),
+                              .final = timed || !choice.same_bits};
+  if (entry.final && choice.of_class) table.of_classes[class_key] = entry.algorithm;
+  return (table.products[key] = entry).algorithm;
 }
 
 }  // namespace
