@@ -2,7 +2,7 @@
 #   make demo    installs, builds, trains a small model, shows what happened
 #   make test    installs, builds, runs the tests
 PACKAGES := g++ cmake ninja-build ccache pkg-config libcli11-dev nlohmann-json3-dev libfmt-dev libspdlog-dev \
-            libdnnl-dev libpcre2-dev libutf8proc-dev libgtest-dev
+            libdnnl-dev libpcre2-dev libutf8proc-dev libxxhash-dev libgtest-dev
 BUILD := build/release
 APT := $(if $(filter 0,$(shell id -u)),,sudo) env DEBIAN_FRONTEND=noninteractive apt-get
 

@@ -75,7 +75,8 @@ class ActorModel {
   /// Weights, optimizer state and counts, as trainer.safetensors in `directory`. Throws
   /// Error{data}.
   void save_state(const std::filesystem::path& directory);
-  /// Throws Error{data} when the file is damaged or of another model, dtype or format.
+  /// Throws Error{data} when the file is of another model, dtype or format, and nothing has changed
+  /// then; or when its bytes are damaged, and what the trainer holds is good for nothing.
   void load_state(const std::filesystem::path& directory);
 
  private:

@@ -110,7 +110,8 @@ void ActorModel::load_state(const std::filesystem::path& directory) {
     for (auto& tensor : chunk_tensors(c, store_.chunks()[c].elements, config_.dtype,
                                       store_.state_at_rest(static_cast<int>(c))))
       tensors.push_back(std::move(tensor));
-  // All is checked before anything is overwritten.
+  // Names, types and shapes are checked before anything is overwritten; bytes as they come, for a
+  // trainer that reads a damaged checkpoint does not go on.
   for (const auto& [name, to] : tensors) {
     const Tensor from = file.view(name);
     if (from.dtype() != to.dtype() || from.shape() != to.shape())
@@ -124,6 +125,7 @@ void ActorModel::load_state(const std::filesystem::path& directory) {
 
   forget_device_copies();
   for (const auto& [name, to] : tensors) {
+    file.check(name);
     compute_->copy(to.data(), file.view(name).data(), to.bytes());
     compute_->synchronize();
     file.drop_pages(name);

@@ -113,7 +113,13 @@ class Reader {
       if (option == app_.get_help_ptr()) help_ = true;
       std::vector<std::string> values;
       if (equals != std::string::npos) values.push_back(word.substr(equals + 1));
-      // A flag's first word is its value, whatever it looks like.
+      // A flag's first word is its value, whatever it looks like, unless it is another flag.
+      if (takes_value(*option) && equals == std::string::npos && i + 1 < words.size() &&
+          is_flag(words[i + 1]) && app_.get_option_no_throw(words[i + 1]) != nullptr)
+        fail(ErrorCode::flags,
+             "{}: its value is missing, for {} is a flag; write {}={} if it is the "
+             "value",
+             name, words[i + 1], name, words[i + 1]);
       const auto wants_more = [&] {
         if (!takes_value(*option) || equals != std::string::npos) return false;
         return values.empty() || (takes_many(*option) && !is_flag(words[i + 1]));

@@ -6,9 +6,11 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/units.h"
 #include "cli/commands.h"
 #include "cli/flags.h"
 #include "cli/standalone_engine.h"
+#include "observe/progress.h"
 #include "rl/rollout_executor.h"
 #include "text/utf8.h"
 
@@ -129,11 +131,17 @@ int generate_command(int argc, const char* const* argv) {
                               longest + flags.sampling.max_new_tokens,
                               static_cast<int64_t>(requests.size()), flags.sampling_seed);
   const Stopwatch watch;
-  const auto results =
-      standalone.engine().generate(requests, {.weight_version = StandaloneEngine::kWeightVersion,
-                                              .on_finish = {},
-                                              .should_abort = {},
-                                              .on_step = {}});
+  std::vector<GenerateResult> results;
+  {
+    Progress progress("generate", 0, "tokens");  // of prompts and responses: who knows their end
+    results = standalone.engine().generate(
+        requests, {.weight_version = StandaloneEngine::kWeightVersion,
+                   .on_finish = {},
+                   .should_abort = {},
+                   .on_step = [&](const StepStats& step) {
+                     progress.advance(step.prefill_tokens + step.decode_tokens);
+                   }});
+  }
   const double seconds = watch.seconds();
   int64_t tokens = 0;
   for (size_t i = 0; i < results.size(); ++i) {
@@ -146,7 +154,8 @@ int generate_command(int argc, const char* const* argv) {
     else
       std::cout << heading(i, flags) << results[i].text << '\n';
   }
-  log::info("{} responses, {} tokens, {:.0f} tokens/s", results.size(), tokens, tokens / seconds);
+  log::info("{}, {}, {:.0f} tokens/s", format_count(std::ssize(results), "response"),
+            format_count(tokens, "token"), tokens / seconds);
   return 0;
 }
 

@@ -113,7 +113,9 @@ int inspect_command(int argc, const char* const* argv) {
   line.app().add_option("PATH", given, "directory")->required();
   if (!line.parse(argc, argv)) return 0;
   const fs::path path = given;
-  if (!fs::is_directory(path)) fail(ErrorCode::data, "{}: no such directory", given);
+  if (!fs::is_directory(path))
+    fail(ErrorCode::data, "{}: {}", given,
+         fs::exists(path) ? "a file; pass the directory that it is in" : "no such directory");
   if (fs::exists(path / "run_state.json")) {
     inspect_checkpoint(path);
   } else if (fs::exists(path / "metrics.jsonl")) {
@@ -121,7 +123,8 @@ int inspect_command(int argc, const char* const* argv) {
   } else if (fs::exists(path / "config.json")) {
     inspect_model(path);
   } else if (const auto checkpoints = list_checkpoints(path); !checkpoints.empty()) {
-    std::cout << fmt::format("{}: {} complete checkpoints\n", given, checkpoints.size());
+    std::cout << fmt::format("{}: {}\n", given,
+                             format_count(std::ssize(checkpoints), "complete checkpoint"));
     inspect_checkpoint(checkpoints.back());
   } else {
     fail(ErrorCode::data,

@@ -62,8 +62,8 @@ StandaloneEngine::StandaloneEngine(ModelSource model, const DeviceConfig& device
   log::info("memory plan: device {} of {}, host {} of {}", format_bytes(plan.device_peak),
             format_bytes(budget.device_bytes), format_bytes(plan.host_peak),
             format_bytes(budget.host_bytes));
+  check_device_has(plan, *device_);  // first: no budget helps against that
   check_fits(plan, budget);
-  check_device_has(plan, *device_);
   const Memory memory{*device_, ledger_};
   engine_ = std::make_unique<Engine>(options, model_.config(), layout_, memory, &tokenizer_);
   const Region staging = commit_all(*engine_, model_.config(), layout_, memory);

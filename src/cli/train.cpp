@@ -39,8 +39,8 @@ int train_command(int argc, const char* const* argv) {
   TrainSetup setup = prepare_training(std::move(config));
   write_down(line, setup);
   const TrainSummary summary = run_training(setup, line.to_toml());
-  log::info("{}: {} rollouts; device peak {} of planned {}, host peak {} of planned {}",
-            summary.signal == 0 ? "done" : "ended", summary.rollouts,
+  log::info("{}: {}; device peak {} of planned {}, host peak {} of planned {}",
+            summary.signal == 0 ? "done" : "ended", format_count(summary.rollouts, "rollout"),
             format_bytes(summary.device_peak), format_bytes(setup.plan.device_peak),
             format_bytes(summary.host_peak), format_bytes(setup.plan.host_peak));
   return summary.signal == 0 ? 0 : 128 + summary.signal;

@@ -1,5 +1,7 @@
 #include "colocate/plan.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <functional>
 
@@ -95,41 +97,49 @@ MemoryPlan plan_fewest_recomputed(PlanInput input, int64_t device_bytes) {
 
 namespace {
 
-/// Flags that lower the need.
-const char* remedies(Place place, const MemoryPlan& plan) {
-  const bool trains = plan.trains;
-  if (place == Place::host && plan.host_at_peak.contains("store.grads"))
-    return "raise --gpu-memory-budget (gradients that stay on the device need no host memory), or "
-           "lower --global-batch-size or --rollout-max-response-len";
-  if (place == Place::device)
-    return plan.streams ? "lower --max-tokens-per-gpu, --max-total-tokens or --max-running-requests"
-           : trains ? "lower --max-tokens-per-gpu, --max-total-tokens or --max-running-requests; "
-                      "--colocate --colocate-memory-peak-device gpu keeps least on the device"
-                    : "lower --max-total-tokens or --max-running-requests";
-  return trains ? "lower --global-batch-size or --rollout-max-response-len"
-                : "take a smaller model";
-}
-
 void check_place(Place place, const MemoryPlan& plan, int64_t budget) {
   const bool device = place == Place::device;
   const int64_t need = device ? plan.device_peak : plan.host_peak;
   if (need <= budget) return;
   fail(ErrorCode::budget,
        "does not fit: the run needs {} ({} bytes) of {} memory, the budget is {} ({} bytes); "
-       "largest: {}. Raise {} to {}, {}or {}",
+       "largest: {}. Raise {} to {}, or {}",
        format_bytes(need), need, name_of(place), format_bytes(budget), budget,
        largest_tags(device ? plan.device_at_peak : plan.host_at_peak),
-       device ? "--gpu-memory-budget" : "--host-memory-budget", need,
-       device ? recompute_advice(plan) : "", remedies(place, plan));
+       device ? "--gpu-memory-budget" : "--host-memory-budget", need, remedies(place, plan));
 }
 
 }  // namespace
 
-std::string recompute_advice(const MemoryPlan& plan) {
-  if (plan.recomputed_blocks == plan.blocks) return "";
-  return fmt::format(
-      "raise --recompute-num-layers (it is {}, and {} blocks of {} keep their activations), ",
-      plan.recomputed_blocks, plan.blocks - plan.recomputed_blocks, plan.blocks);
+std::string remedies(Place place, const MemoryPlan& plan) {
+  const bool device = place == Place::device;
+  const TagBytes& held = device ? plan.device_at_peak : plan.host_at_peak;
+  const int64_t peak = device ? plan.device_peak : plan.host_peak;
+  std::vector<std::string> all;
+  if (device && plan.recomputed_blocks < plan.blocks)
+    all.push_back(fmt::format(
+        "raise --recompute-num-layers (it is {}, and {} blocks of {} keep their activations)",
+        plan.recomputed_blocks, plan.blocks - plan.recomputed_blocks, plan.blocks));
+  if (!device && held.contains("store.grads"))
+    all.emplace_back(
+        "raise --gpu-memory-budget (gradients that stay on the device need no host memory)");
+  // Flags that lower what is held under a tag. Weights and optimizer state are the model's.
+  static constexpr std::pair<const char*, const char*> kLowered[] = {
+      {"rollout.kv_cache", "--max-total-tokens"},
+      {"rollout.workspace", "--chunked-prefill-size or --max-running-requests"},
+      {"actor.activations", "--max-tokens-per-gpu"},
+      {"store.activations", "--global-batch-size or --rollout-max-response-len"}};
+  std::vector<std::pair<int64_t, const char*>> flags;  // by bytes that they are about
+  for (const auto& [tag, lowered_by] : kLowered)
+    if (const auto found = held.find(tag); found != held.end() && found->second >= peak / 20)
+      flags.emplace_back(-found->second, lowered_by);
+  std::ranges::sort(flags);
+  for (const auto& [bytes, lowered_by] : flags) all.push_back(fmt::format("lower {}", lowered_by));
+  if (device && plan.trains && !plan.streams)
+    all.emplace_back(
+        "pass --colocate --colocate-memory-peak-device gpu, which keeps least on the device");
+  if (all.empty()) all.emplace_back("take a smaller model");
+  return fmt::format("{}", fmt::join(all, ", or "));
 }
 
 void check_fits(const MemoryPlan& plan, const MemoryBudget& budget) {

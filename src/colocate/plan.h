@@ -46,8 +46,9 @@ MemoryPlan plan_memory(const PlanInput& input);
 /// `device_bytes` of the device; where none does, the one that recomputes all.
 MemoryPlan plan_fewest_recomputed(PlanInput input, int64_t device_bytes);
 
-/// "raise --recompute-num-layers …, ", for messages; empty when all blocks are recomputed.
-std::string recompute_advice(const MemoryPlan& plan);
+/// What lowers the plan's need in a place, for messages: "raise --recompute-num-layers …, or lower
+/// --max-total-tokens, or …".
+std::string remedies(Place place, const MemoryPlan& plan);
 
 /// Throws Error{budget} naming need, budget, what takes most, and what to change.
 void check_fits(const MemoryPlan& plan, const MemoryBudget& budget);

@@ -56,6 +56,18 @@ void OutputFile::append(std::span<const std::byte> bytes) {
   }
 }
 
+void OutputFile::replace(int64_t offset, std::span<const std::byte> bytes) {
+  MILES_CHECK(offset >= 0 && offset + std::ssize(bytes) <= written_, "{}: bytes {} to {} of {}",
+              path_.string(), offset, offset + std::ssize(bytes), written_);
+  while (!bytes.empty()) {
+    const ssize_t n = ::pwrite(fd_, bytes.data(), bytes.size(), offset);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) refuse(errno);
+    bytes = bytes.subspan(static_cast<size_t>(n));
+    offset += n;
+  }
+}
+
 void OutputFile::commit() {
   MILES_CHECK(written_ == announced_, "{}: {} bytes of {}", path_.string(), written_, announced_);
   if (::fsync(fd_) != 0) refuse(errno);

@@ -23,6 +23,8 @@ class OutputFile {
   const std::filesystem::path& path() const { return path_; }
   /// Appends. Throws Error{data} (disk full, quota, …).
   void append(std::span<const std::byte> bytes);
+  /// Puts `bytes` in place of as many that were appended, from byte `offset` on. Throws Error{data}.
+  void replace(int64_t offset, std::span<const std::byte> bytes);
   /// Syncs to disk, renames over `path`, syncs the directory. Throws Error{data}; `path` is then as
   /// it was. Exactly the bytes announced must have been appended.
   void commit();

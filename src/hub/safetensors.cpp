@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/units.h"
+#include "hub/checksum.h"
 #include "hub/json_file.h"
 
 namespace miles {
@@ -165,10 +166,14 @@ std::string StoredTensor::str() const {
   return fmt::format("{} [{}]", dtype, fmt::join(extents, ", "));
 }
 
-SafetensorsFile::SafetensorsFile(std::filesystem::path path, std::string_view if_cut)
-    : file_(std::move(path)) {
+std::string checksum_key(std::string_view tensor) {
+  return fmt::format("xxh3 {}", tensor);
+}
+
+SafetensorsFile::SafetensorsFile(std::filesystem::path path, std::string_view if_damaged)
+    : file_(std::move(path)), if_damaged_(if_damaged) {
   const std::string where = file_.path().string();
-  const std::string_view text = header_of(file_, if_cut);
+  const std::string_view text = header_of(file_, if_damaged);
   const nlohmann::json header = parse_json_object(text, where + ": header");
   const int64_t begin = kLengthBytes + static_cast<int64_t>(text.size());
   const auto end = static_cast<int64_t>(file_.bytes().size());
@@ -176,7 +181,7 @@ SafetensorsFile::SafetensorsFile(std::filesystem::path path, std::string_view if
     if (name == "__metadata__")
       metadata_ = read_metadata(where, entry);
     else
-      tensors_.push_back(read_entry(where, name, entry, {begin, end - begin}, if_cut));
+      tensors_.push_back(read_entry(where, name, entry, {begin, end - begin}, if_damaged));
   }
   // An empty tensor shares its offset with its successor; it comes first.
   std::sort(tensors_.begin(), tensors_.end(), [](const StoredTensor& a, const StoredTensor& b) {
@@ -223,6 +228,19 @@ Tensor SafetensorsFile::view(std::string_view name) const {
   }
   const std::byte* data = file_.bytes().data() + tensor->offset;
   return {const_cast<std::byte*>(data), *dtype, shape};  // a Tensor cannot say read-only
+}
+
+void SafetensorsFile::check(std::string_view name) const {
+  const StoredTensor* tensor = find(name);
+  const auto said = metadata_.find(checksum_key(name));
+  if (tensor == nullptr || said == metadata_.end()) return;
+  Checksum checksum;
+  checksum.add(file_.bytes().subspan(static_cast<size_t>(tensor->offset),
+                                     static_cast<size_t>(tensor->bytes)));
+  if (checksum.hex() != said->second)
+    fail(ErrorCode::data,
+         "{}: tensor {} is damaged: its checksum is {}, and was {} when it was written: {}",
+         path().string(), name, checksum.hex(), said->second, if_damaged_);
 }
 
 void SafetensorsFile::drop_pages(std::string_view name) const {

@@ -26,14 +26,17 @@ struct StoredTensor {
   std::string str() const;
 };
 
+/// The metadata's key for the checksum of a tensor: ours, which other programs pass over.
+std::string checksum_key(std::string_view tensor);
+
 class SafetensorsFile {
  public:
   /// Maps the file and checks its whole header: length, JSON, repeated names, known types, offsets
   /// that match shape and type and cover the data without gap or overlap. Throws Error{data} naming
-  /// file, tensor and place. `if_cut`: what to do about a file that was cut short.
+  /// file, tensor and place. `if_damaged`: what to do about a file that is, or was cut short.
   explicit SafetensorsFile(
       std::filesystem::path path,
-      std::string_view if_cut = "fetch or copy it again, or take another checkpoint");
+      std::string_view if_damaged = "fetch or copy it again, or take another checkpoint");
 
   const std::filesystem::path& path() const { return file_.path(); }
   /// In the order of their bytes.
@@ -48,11 +51,16 @@ class SafetensorsFile {
   /// type is none of DType's, or when the rank is beyond Shape's.
   Tensor view(std::string_view name) const;
 
+  /// Reads the tensor's bytes. Throws Error{data} when the file says a checksum of them, and it is
+  /// another one. Files of other programs say none.
+  void check(std::string_view name) const;
+
   /// Takes a tensor's pages out of this process's resident memory, once it has been read.
   void drop_pages(std::string_view name) const;
 
  private:
   MappedFile file_;
+  std::string if_damaged_;  // what to do then
   std::vector<StoredTensor> tensors_;
   std::map<std::string, size_t, std::less<>> by_name_;  // index into tensors_
   std::map<std::string, std::string> metadata_;

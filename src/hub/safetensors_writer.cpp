@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "hub/safetensors.h"
 
 namespace miles {
 namespace {
@@ -39,6 +40,8 @@ std::string make_header(const std::vector<TensorDeclaration>& tensors,
                         const std::map<std::string, std::string>& metadata) {
   nlohmann::ordered_json header;
   header["__metadata__"] = metadata;
+  for (const TensorDeclaration& tensor : tensors)
+    header["__metadata__"][checksum_key(tensor.name)] = std::string(Checksum::kDigits, '0');
   int64_t offset = 0;
   for (const TensorDeclaration& tensor : tensors) {
     MILES_CHECK(!header.contains(tensor.name), "{} is declared twice", tensor.name);
@@ -76,6 +79,11 @@ SafetensorsWriter::SafetensorsWriter(std::filesystem::path path,
 
 void SafetensorsWriter::skip_complete_tensors() {
   while (current_ < tensors_.size() && done_bytes_ == tensors_[current_].bytes()) {
+    const std::string place = nlohmann::json(checksum_key(tensors_[current_].name)).dump() + ":\"";
+    const size_t at = header_.find(place);
+    MILES_CHECK(at != std::string::npos, "no place for {}", place);
+    header_.replace(at + place.size(), Checksum::kDigits, checksum_.hex());
+    checksum_ = Checksum();
     ++current_;
     done_bytes_ = 0;
   }
@@ -90,7 +98,10 @@ void SafetensorsWriter::write(const std::string& name, const Tensor& piece) {
               path, name_of(piece.dtype()), name, name_of(tensor.dtype), tensor.name);
   MILES_CHECK(done_bytes_ + piece.bytes() <= tensor.bytes(), "{}: {}: {} bytes of {}", path, name,
               done_bytes_ + piece.bytes(), tensor.bytes());
-  file_.append({static_cast<const std::byte*>(piece.data()), static_cast<size_t>(piece.bytes())});
+  const std::span bytes(static_cast<const std::byte*>(piece.data()),
+                        static_cast<size_t>(piece.bytes()));
+  checksum_.add(bytes);
+  file_.append(bytes);
   done_bytes_ += piece.bytes();
   skip_complete_tensors();
 }
@@ -98,6 +109,7 @@ void SafetensorsWriter::write(const std::string& name, const Tensor& piece) {
 void SafetensorsWriter::finish() {
   MILES_CHECK(current_ == tensors_.size(), "{}: finished before {}", file_.path().string(),
               tensors_[current_].name);
+  file_.replace(0, std::as_bytes(std::span(header_)));
   file_.commit();
 }
 

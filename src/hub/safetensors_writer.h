@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "hub/checksum.h"
 #include "hub/output_file.h"
 #include "tensor/tensor.h"
 
@@ -23,7 +24,8 @@ struct TensorDeclaration {
 };
 
 /// The file appears under its name, whole, in finish(); before that, or after an error, nothing
-/// does.
+/// does. Its metadata hold a checksum of each tensor (checksum_key), which SafetensorsFile::check
+/// compares.
 class SafetensorsWriter {
  public:
   /// Writes the header. Names are distinct; wider types come before narrower ones, so that every
@@ -42,10 +44,11 @@ class SafetensorsWriter {
   void skip_complete_tensors();
 
   std::vector<TensorDeclaration> tensors_;
-  std::string header_;  // length and JSON, as in the file
+  std::string header_;  // length and JSON, as in the file; checksums come with their tensors
   OutputFile file_;
   size_t current_ = 0;      // index of the tensor whose turn it is
   int64_t done_bytes_ = 0;  // bytes of it that are written
+  Checksum checksum_;       // of those
 };
 
 }  // namespace miles

@@ -96,6 +96,7 @@ void WeightFiles::read(const std::string& name, const Tensor& to) const {
          "{}: tensor {}: {} cannot be used as weights; convert the model to F32, BF16 "
          "or F16",
          file.path().string(), name, file.find(name)->dtype);
+  file.check(name);
   convert(from, to);
   file.drop_pages(name);
 }

@@ -32,7 +32,7 @@ class WeightFiles {
   void check_shape(const std::string& name, const Shape& expected) const;
 
   /// Reads F32, BF16 or F16 into `to` (f32 or bf16), rounding to nearest even.
-  /// Throws Error{data} when the tensor is absent, of another shape or of another type.
+  /// Throws Error{data} when the tensor is absent, damaged, of another shape or of another type.
   void read(const std::string& name, const Tensor& to) const;
 
  private:

@@ -134,6 +134,16 @@ void put_in_place(const fs::path& beside, const fs::path& final_path) {
   discard(aside);
 }
 
+/// Of the run that wrote the checkpoint; nothing where that cannot be read.
+std::optional<std::string> run_id_of(const fs::path& checkpoint) {
+  try {
+    const nlohmann::json content = read_json_object(checkpoint / kState);
+    return JsonFields(content, (checkpoint / kState).string()).find_text("run_id").value_or("");
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
 /// Every file and directory below `path`, and itself.
 void sync_tree(const fs::path& path) {
   for (const auto& entry : fs::recursive_directory_iterator(path)) sync_to_disk(entry.path());
@@ -176,7 +186,7 @@ fs::path CheckpointWriter::save(ActorModel& actor, const RunState& state) const 
   }
   write_file_atomically(directory / "latest_checkpointed_iteration.txt",
                         std::to_string(state.rollout_id) + "\n");
-  // There are none of later rollouts: check_save_directory().
+  // There are none of later rollouts, nor of other runs: check_save_directory().
   const std::vector<fs::path> all = list_checkpoints(directory);
   const auto count = static_cast<int64_t>(all.size());
   for (int64_t i = 0; total_limit > 0 && i < count - total_limit; ++i)
@@ -190,19 +200,29 @@ std::vector<fs::path> list_checkpoints(const fs::path& directory) {
   return paths;
 }
 
-void check_save_directory(const fs::path& directory, int64_t first_rollout) {
+void check_save_directory(const fs::path& directory, const SavingRun& run) {
   const auto complete = complete_checkpoints(directory);
-  if (complete.empty() || complete.rbegin()->first < first_rollout) return;
-  fail(ErrorCode::flags,
-       "--save {}: there is {} already, and this run begins at rollout {}: it would write over "
-       "checkpoints that are not its own; pass --load {} to go on from the newest, or another "
-       "--save directory",
-       directory.string(), complete.rbegin()->second.filename().string(), first_rollout,
-       shell_word(directory.string()));
+  if (!complete.empty() && complete.rbegin()->first >= run.first_rollout)
+    fail(ErrorCode::flags,
+         "--save {}: there is {} already, and this run begins at rollout {}: it would write over "
+         "checkpoints that are not its own; pass --load {} to go on from the newest, or another "
+         "--save directory",
+         directory.string(), complete.rbegin()->second.filename().string(), run.first_rollout,
+         shell_word(directory.string()));
+  for (const auto& [number, path] : complete)
+    if (run_id_of(path) != run.run_id)
+      fail(
+          ErrorCode::flags,
+          "--save {}: {} there is of another run, whose checkpoints would be taken for this one's, "
+          "and removed with --save-total-limit; pass another --save directory",
+          directory.string(), path.filename().string());
 }
 
 fs::path find_checkpoint(const fs::path& directory) {
   if (is_complete(directory)) return directory;
+  if (!fs::exists(directory))
+    fail(ErrorCode::data, "--load {}: no such directory; leave out --load to start afresh",
+         directory.string());
   const auto complete = list_checkpoints(directory);
   if (complete.empty())
     fail(ErrorCode::data,

@@ -44,9 +44,15 @@ struct CheckpointWriter {
 /// listed.
 std::vector<std::filesystem::path> list_checkpoints(const std::filesystem::path& directory);
 
-/// Throws Error{flags} when `directory` holds a checkpoint of `first_rollout` or later, which a run
-/// that begins there did not write.
-void check_save_directory(const std::filesystem::path& directory, int64_t first_rollout);
+/// A run that is about to write checkpoints.
+struct SavingRun {
+  std::string run_id;
+  int64_t first_rollout = 0;
+};
+
+/// Throws Error{flags} when `directory` holds a checkpoint that the run did not write: of its first
+/// rollout or later, or of another run.
+void check_save_directory(const std::filesystem::path& directory, const SavingRun& run);
 
 /// The newest complete one, or `directory` itself when it is one. Throws Error{data} when there is
 /// none.

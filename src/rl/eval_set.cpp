@@ -3,6 +3,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "base/units.h"
 #include "observe/eval_metrics.h"
 
 namespace miles {
@@ -32,8 +33,8 @@ void check_eval_names(const std::vector<std::string>& pairs) {
 std::vector<EvalSet> load_eval_sets(const TrainConfig& config) {
   const auto& pairs = config.eval.prompt_data;
   if (pairs.size() % 2 != 0)
-    fail(ErrorCode::flags, "--eval-prompt-data takes pairs NAME PATH, but {} words were given",
-         pairs.size());
+    fail(ErrorCode::flags, "--eval-prompt-data takes pairs NAME PATH, but got {}",
+         format_count(std::ssize(pairs), "word"));
   check_eval_names(pairs);
   std::vector<EvalSet> sets;
   for (size_t i = 0; i < pairs.size(); i += 2) {

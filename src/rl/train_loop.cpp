@@ -56,7 +56,7 @@ Start find_start(const TrainSetup& setup) {
       log::warn("--load {}: {}", start.checkpoint->string(), line);
   }
   if (!config.save.empty())
-    check_save_directory(config.save, start.first_rollout);
+    check_save_directory(config.save, {start.run_id, start.first_rollout});
   else
     log::warn("no checkpoint will be written: --save DIR was not given{}",
               config.load.empty() ? "" : ", and --load only reads");
@@ -73,7 +73,8 @@ class RunDirectories {
     const bool same =
         run_dir_ && std::filesystem::exists(save) && std::filesystem::equivalent(run_dir, save);
     if (!same) save_.emplace(save, "--save");
-    check_save_directory(save, start.first_rollout);  // another run may just have ended
+    // Another run may just have ended.
+    check_save_directory(save, {start.run_id, start.first_rollout});
   }
 
  private:

@@ -225,17 +225,16 @@ int64_t room_to_fill(const TrainConfig& config, const MemoryPlan& least, const M
 
 void check_device_has(const MemoryPlan& plan, const Device& device) {
   if (plan.device_peak <= there_is(plan, device)) return;
-  const std::string need = format_bytes(plan.device_peak), advice = recompute_advice(plan),
+  const std::string need = format_bytes(plan.device_peak), advice = remedies(Place::device, plan),
                     capacity = format_bytes(device.capacity_bytes());
   if (device.kind() == DeviceKind::cpu)
     fail(ErrorCode::budget,
-         "does not fit: with --device cpu both memories are the machine's: {} and {} of {}; {}make "
-         "the job smaller",
+         "does not fit: with --device cpu both memories are the machine's: {} and {} of {}; {}",
          need, format_bytes(plan.host_peak), capacity, advice);
   fail(ErrorCode::budget,
        "does not fit: the run needs {} of device memory, but of the {} of {} the driver, libraries "
        "and other processes hold {}, and {} is left for driver and libraries; end other processes, "
-       "{}or make the job smaller",
+       "or {}",
        need, capacity, device.name(), format_bytes(device.foreign_bytes()),
        format_bytes(driver_growth(device)), advice);
 }
@@ -330,8 +329,8 @@ TrainSetup prepare_training(TrainConfig config) {
                   .num_steps_per_rollout = config.batch.num_steps_per_rollout};
   // First with as little on the device as there can be. What stays there needs less of the host.
   MemoryPlan plan = plan_memory(input);
+  check_device_has(plan, *device);  // first: no budget helps against that
   check_fits(plan, {.device_bytes = budget.device_bytes});
-  check_device_has(plan, *device);
   const int64_t room = room_to_fill(config, plan, budget, *device);
   keep_most_resident(input, room);
   plan = config.recompute_num_layers ? plan_memory(input) : plan_fewest_recomputed(input, room);

@@ -243,9 +243,9 @@ void Engine::drop_flight() {
 /// A token in place of the one that was awaited; says whether the response ends with it.
 std::optional<Finish> Engine::take_in(Sequence& sequence, int32_t token, float log_prob) const {
   if (token < 0 || !std::isfinite(log_prob))
-    fail(ErrorCode::internal,
+    fail(ErrorCode::data,
          "sample {}, token {}: drew id {} with log-prob {}: weights of version {} give logits that "
-         "are no numbers",
+         "are no numbers: they are damaged, or training has diverged",
          sequence.id, sequence.log_probs.size(), token, log_prob, weights_.version().value_or(-1));
   MILES_CHECK(token < config_.vocab_size, "drew token {} of {}", token, config_.vocab_size);
   sequence.tokens.back() = token;

@@ -122,6 +122,18 @@ TEST_F(ActorStateErrors, ATruncatedFile) {
   expect_refused(rig_, kFile);
 }
 
+TEST_F(ActorStateErrors, ADamagedMoment) {
+  int64_t at = 0;
+  {
+    const SafetensorsFile file(directory_ / kFile);
+    at = file.find("optimizer.3.v")->offset;
+  }
+  std::string content = read_file(directory_ / kFile);
+  content[static_cast<size_t>(at) + 5] ^= 1;
+  write_file_atomically(directory_ / kFile, content);
+  expect_refused(rig_, "optimizer.3.v is damaged");
+}
+
 TEST_F(ActorStateErrors, AModelWithAnotherNumberOfLayers) {
   ModelConfig config = deep_config(DType::bf16);
   config.num_hidden_layers = 5;

@@ -49,6 +49,40 @@ TEST(SafetensorsWriter, WritesWhatTheReaderReads) {
   EXPECT_FALSE(std::filesystem::exists(dir / "a.tmp"));
 }
 
+TEST(SafetensorsWriter, EveryDamagedByteIsFoundInItsTensor) {
+  const ScratchDir dir;
+  const std::vector<float> a = {1, 2, 3}, b = {4, 5};
+  {
+    SafetensorsWriter writer(dir / "f",
+                             {{"a", DType::f32, {3}}, {"b \"quoted\"", DType::f32, {2}}});
+    for (int64_t i = 0; i < 3; ++i) writer.write("a", Tensor::view(std::span(a), {3}).rows(i, 1));
+    writer.write("b \"quoted\"", Tensor::view(std::span(b), {2}));
+    writer.finish();
+  }
+  const std::string whole = read_file(dir / "f");
+  for (size_t back = 1; back <= 20; ++back) {
+    std::string damaged = whole;
+    damaged[whole.size() - back] = static_cast<char>(damaged[whole.size() - back] ^ 1);
+    write_file_atomically(dir / "f", damaged);
+    const SafetensorsFile file(dir / "f", "ask its author");
+    const char* const hit = back <= 8 ? "b \"quoted\"" : "a";
+    const char* const other = back <= 8 ? "a" : "b \"quoted\"";
+    EXPECT_NO_THROW(file.check(other));
+    expect_parts(data_error([&] { file.check(hit); }),
+                 {"f: tensor ", hit, "is damaged", "ask its author"});
+  }
+}
+
+TEST(Checksum, IsXxh3HoweverTheBytesCome) {
+  EXPECT_EQ(Checksum().hex(), "2d06800538d394c2");  // of nothing, as the specification has it
+  const std::string text(100000, 'x');
+  Checksum whole, pieces;
+  whole.add(std::as_bytes(std::span(text)));
+  for (size_t at = 0; at < text.size(); at += 1000)
+    pieces.add(std::as_bytes(std::span(text).subspan(at, 1000)));
+  EXPECT_EQ(whole.hex(), pieces.hex());
+}
+
 TEST(SafetensorsWriter, AnUnfinishedFileNeverAppears) {
   const ScratchDir dir;
   write_file_atomically(dir / "a", "old");

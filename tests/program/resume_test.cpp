@@ -64,6 +64,26 @@ TEST(Resume, AfterAKillWithTheSameBits) {
   }
 }
 
+TEST(Resume, CheckpointsOfAnotherRunAreNeitherMixedWithItsOwnNorRemoved) {
+  const ScratchDir dir;
+  const std::string one = (dir / "one").string(), other = (dir / "other").string();
+  const std::vector<std::string> each = {"--save-interval", "1"};
+  ASSERT_EQ(run_miles(with(with(small_run(dir / "run1"), each),
+                           {"--save", one, "--num-rollout", "2", "--rollout-seed", "7"}))
+                .exit_code,
+            0);
+  const auto later = with(with(small_run(dir / "run2"), each), {"--rollout-seed", "8"});
+  ASSERT_EQ(run_miles(with(later, {"--save", other, "--num-rollout", "4"})).exit_code, 0);
+  // Later than any checkpoint there, and yet not their run.
+  const Outcome refused = run_miles(with(
+      later, {"--num-rollout", "5", "--load", other, "--save", one, "--save-total-limit", "1"}));
+  EXPECT_EQ(refused.exit_code, 2) << refused.log;
+  EXPECT_NE(refused.log.find("iter_0000000 there is of another run"), std::string::npos)
+      << refused.log;
+  EXPECT_TRUE(fs::exists(dir / "one" / "iter_0000000"));
+  EXPECT_TRUE(fs::exists(dir / "one" / "iter_0000001"));
+}
+
 /// The rollouts of metrics.jsonl with their evaluation, if any, in order.
 std::vector<std::string> rows_of(const fs::path& run_dir) {
   std::vector<std::string> rows;
@@ -263,6 +283,11 @@ TEST(Checkpoints, ADamagedOneSaysHowToGoOnFromTheOneBefore) {
   write_file_atomically(newest / "run_state.json", state.substr(0, state.size() / 2));
   refused(way);
   write_file_atomically(newest / "run_state.json", state);
+  std::string trainer = read_file(newest / "trainer.safetensors");
+  trainer[trainer.size() - 1000] ^= 1;
+  write_file_atomically(newest / "trainer.safetensors", trainer);
+  refused("is damaged: its checksum is ");
+  refused(way);
   for (const int64_t length : {int64_t{100000}, int64_t{100}, int64_t{4}}) {
     fs::resize_file(newest / "trainer.safetensors", static_cast<uintmax_t>(length));
     refused("it was cut short: go on from another checkpoint. " + way);

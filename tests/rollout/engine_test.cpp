@@ -386,11 +386,11 @@ TEST_F(EngineTest, APoisonedWeightThatAnUpdateMissedIsSeenByName) {
 TEST_F(EngineTest, WeightsThatAreNoNumbersEndGenerationWithTheSamplesName) {
   model_.flat.as<float>()[model_.layout.head().offset] = std::numeric_limits<float>::quiet_NaN();
   engine_.update_weights(model_.flat, 4);
-  expect_error(ErrorCode::internal, "sample 9, token 0: drew id -1",
+  expect_error(ErrorCode::data, "sample 9, token 0: drew id -1",
                [&] { engine_.generate(std::vector{greedy(2, 9)}, {.weight_version = 4}); });
   EXPECT_FALSE(engine_.has_unfinished());
   engine_.add_request(greedy(2, 8));
-  expect_error(ErrorCode::internal, "sample 8, token 0: drew id -1", [&] { engine_.step(); });
+  expect_error(ErrorCode::data, "sample 8, token 0: drew id -1", [&] { engine_.step(); });
   const auto aborted = engine_.abort_all();
   ASSERT_EQ(aborted.size(), 1U);
   EXPECT_TRUE(aborted[0].output_ids.empty());
