@@ -31,8 +31,7 @@ std::optional<int64_t> parse_bound(std::string_view digits, const std::string& w
   int64_t value = 0;
   const auto [rest, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
   if (error != std::errc() || rest != digits.data() + digits.size())
-    fail(ErrorCode::flags,
-         "--prompt-data {}: \"{}\" is no row number; write a slice as file.jsonl@[begin:end]",
+    fail(ErrorCode::flags, "{}: \"{}\" is no row number; write a slice as file.jsonl@[begin:end]",
          whole, digits);
   return value;
 }
@@ -44,8 +43,7 @@ SlicedPath parse_path(const std::string& whole) {
   const std::string_view slice = std::string_view(whole).substr(at + 2, whole.size() - at - 3);
   const size_t colon = slice.find(':');
   if (colon == std::string_view::npos)
-    fail(ErrorCode::flags,
-         "--prompt-data {}: the slice has no colon; write it as file.jsonl@[begin:end]", whole);
+    fail(ErrorCode::flags, "{}: the slice has no colon; write it as file.jsonl@[begin:end]", whole);
   return {.path = whole.substr(0, at),
           .begin = parse_bound(slice.substr(0, colon), whole),
           .end = parse_bound(slice.substr(colon + 1), whole)};

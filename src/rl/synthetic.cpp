@@ -37,8 +37,8 @@ int64_t parse_number(const Option& option, Range range, const std::string& path)
   const char* end = option.value.data() + option.value.size();
   const auto [rest, error] = std::from_chars(option.value.data(), end, number);
   if (error != std::errc() || rest != end || number < range.least || number > range.most)
-    fail(ErrorCode::flags, "--prompt-data {}: {} is \"{}\"; it must be a number from {} to {}",
-         path, option.key, option.value, range.least, range.most);
+    fail(ErrorCode::flags, "{}: {} is \"{}\"; it must be a number from {} to {}", path, option.key,
+         option.value, range.least, range.most);
   return number;
 }
 
@@ -55,7 +55,7 @@ void apply(const Option& option, AdditionOptions& options, const std::string& pa
     options.split = Split::eval;
   } else {
     fail(ErrorCode::flags,
-         "--prompt-data {}: unknown option \"{}={}\"; there are max=NUMBER, count=NUMBER, "
+         "{}: unknown option \"{}={}\"; there are max=NUMBER, count=NUMBER, "
          "noise=PERCENT, split=train and split=eval",
          path, option.key, option.value);
   }
@@ -65,8 +65,8 @@ AdditionOptions parse_options(const std::string& path) {
   std::string_view rest = std::string_view(path).substr(kScheme.size());
   const std::string_view name = rest.substr(0, rest.find('?'));
   if (name != kAddition)
-    fail(ErrorCode::flags, "--prompt-data {}: unknown built-in data \"{}\"; there is {}{}", path,
-         name, kScheme, kAddition);
+    fail(ErrorCode::flags, "{}: unknown built-in data \"{}\"; there is {}{}", path, name, kScheme,
+         kAddition);
   AdditionOptions options;
   rest.remove_prefix(std::min(name.size() + 1, rest.size()));
   while (!rest.empty()) {
