@@ -115,7 +115,8 @@ class Reader {
       if (equals != std::string::npos) values.push_back(word.substr(equals + 1));
       // A flag's first word is its value, whatever it looks like, unless it is another flag.
       if (takes_value(*option) && equals == std::string::npos && i + 1 < words.size() &&
-          is_flag(words[i + 1]) && app_.get_option_no_throw(words[i + 1]) != nullptr)
+          is_flag(words[i + 1]) &&
+          app_.get_option_no_throw(words[i + 1].substr(0, words[i + 1].find('='))) != nullptr)
         fail(ErrorCode::flags,
              "{}: its value is missing, for {} is a flag; write {}={} if it is the "
              "value",

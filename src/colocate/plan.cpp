@@ -111,35 +111,64 @@ void check_place(Place place, const MemoryPlan& plan, int64_t budget) {
 
 }  // namespace
 
-std::string remedies(Place place, const MemoryPlan& plan) {
+namespace {
+
+/// "lower --flag" for what is held under each tag of the place that a flag lowers, the largest
+/// first: of what takes a twentieth, or of the largest where nothing does. Weights and optimizer
+/// state are the model's, and have none.
+void add_lowering(Place place, const MemoryPlan& plan, std::vector<std::string>& all) {
   const bool device = place == Place::device;
   const TagBytes& held = device ? plan.device_at_peak : plan.host_at_peak;
   const int64_t peak = device ? plan.device_peak : plan.host_peak;
-  std::vector<std::string> all;
-  if (device && plan.recomputed_blocks < plan.blocks)
+  const std::pair<const char*, const char*> lowered[] = {
+      {"rollout.kv_cache", "--max-total-tokens"},
+      {"rollout.workspace", "--chunked-prefill-size or --max-running-requests"},
+      {"actor.activations", plan.streams ? "--max-tokens-per-gpu"
+                                         : "--max-tokens-per-gpu, --global-batch-size or "
+                                           "--rollout-max-response-len"},
+      {"store.activations", "--global-batch-size or --rollout-max-response-len"}};
+  std::vector<std::pair<int64_t, const char*>> flags;  // by the bytes that they are about
+  for (const auto& [tag, flag] : lowered)
+    if (const auto found = held.find(tag); found != held.end())
+      flags.emplace_back(found->second, flag);
+  std::ranges::sort(flags, std::greater{});
+  for (const auto& [bytes, flag] : flags)
+    if (bytes >= peak / 20 || flag == flags.front().second)
+      all.push_back(fmt::format("lower {}", flag));
+}
+
+void add_recomputing(const MemoryPlan& plan, std::vector<std::string>& all) {
+  if (plan.recomputed_blocks < plan.blocks)
     all.push_back(fmt::format(
         "raise --recompute-num-layers (it is {}, and {} blocks of {} keep their activations)",
         plan.recomputed_blocks, plan.blocks - plan.recomputed_blocks, plan.blocks));
-  if (!device && held.contains("store.grads"))
+}
+
+std::string joined(const std::vector<std::string>& all) {
+  return all.empty() ? "take a smaller model" : fmt::format("{}", fmt::join(all, ", or "));
+}
+
+}  // namespace
+
+std::string remedies(Place place, const MemoryPlan& plan) {
+  const bool device = place == Place::device;
+  std::vector<std::string> all;
+  if (device) add_recomputing(plan, all);
+  if (!device && plan.host_at_peak.contains("store.grads"))
     all.emplace_back(
         "raise --gpu-memory-budget (gradients that stay on the device need no host memory)");
-  // Flags that lower what is held under a tag. Weights and optimizer state are the model's.
-  static constexpr std::pair<const char*, const char*> kLowered[] = {
-      {"rollout.kv_cache", "--max-total-tokens"},
-      {"rollout.workspace", "--chunked-prefill-size or --max-running-requests"},
-      {"actor.activations", "--max-tokens-per-gpu"},
-      {"store.activations", "--global-batch-size or --rollout-max-response-len"}};
-  std::vector<std::pair<int64_t, const char*>> flags;  // by bytes that they are about
-  for (const auto& [tag, lowered_by] : kLowered)
-    if (const auto found = held.find(tag); found != held.end() && found->second >= peak / 20)
-      flags.emplace_back(-found->second, lowered_by);
-  std::ranges::sort(flags);
-  for (const auto& [bytes, lowered_by] : flags) all.push_back(fmt::format("lower {}", lowered_by));
+  add_lowering(place, plan, all);
   if (device && plan.trains && !plan.streams)
     all.emplace_back(
         "pass --colocate --colocate-memory-peak-device gpu, which keeps least on the device");
-  if (all.empty()) all.emplace_back("take a smaller model");
-  return fmt::format("{}", fmt::join(all, ", or "));
+  return joined(all);
+}
+
+std::string remedies(const MemoryPlan& plan) {
+  std::vector<std::string> all;
+  add_recomputing(plan, all);
+  for (const Place place : {Place::device, Place::host}) add_lowering(place, plan, all);
+  return joined(all);
 }
 
 void check_fits(const MemoryPlan& plan, const MemoryBudget& budget) {

@@ -49,6 +49,8 @@ MemoryPlan plan_fewest_recomputed(PlanInput input, int64_t device_bytes);
 /// What lowers the plan's need in a place, for messages: "raise --recompute-num-layers …, or lower
 /// --max-total-tokens, or …".
 std::string remedies(Place place, const MemoryPlan& plan);
+/// The same where both places are one memory, the machine's.
+std::string remedies(const MemoryPlan& plan);
 
 /// Throws Error{budget} naming need, budget, what takes most, and what to change.
 void check_fits(const MemoryPlan& plan, const MemoryBudget& budget);

@@ -12,6 +12,7 @@
 #include "base/units.h"
 #include "hub/checksum.h"
 #include "hub/json_file.h"
+#include "hub/safetensors_checksums.h"
 
 namespace miles {
 namespace {
@@ -166,10 +167,6 @@ std::string StoredTensor::str() const {
   return fmt::format("{} [{}]", dtype, fmt::join(extents, ", "));
 }
 
-std::string checksum_key(std::string_view tensor) {
-  return fmt::format("xxh3 {}", tensor);
-}
-
 SafetensorsFile::SafetensorsFile(std::filesystem::path path, std::string_view if_damaged)
     : file_(std::move(path)), if_damaged_(if_damaged) {
   const std::string where = file_.path().string();
@@ -183,6 +180,8 @@ SafetensorsFile::SafetensorsFile(std::filesystem::path path, std::string_view if
     else
       tensors_.push_back(read_entry(where, name, entry, {begin, end - begin}, if_damaged));
   }
+  take_checksums(std::string_view(reinterpret_cast<const char*>(file_.bytes().data()),
+                                  static_cast<size_t>(begin)));
   // An empty tensor shares its offset with its successor; it comes first.
   std::sort(tensors_.begin(), tensors_.end(), [](const StoredTensor& a, const StoredTensor& b) {
     return std::pair(a.offset, a.bytes) < std::pair(b.offset, b.bytes);
@@ -230,10 +229,28 @@ Tensor SafetensorsFile::view(std::string_view name) const {
   return {const_cast<std::byte*>(data), *dtype, shape};  // a Tensor cannot say read-only
 }
 
+void SafetensorsFile::take_checksums(std::string_view header) {
+  if (const auto said = metadata_.find(std::string(kHeaderChecksumKey)); said != metadata_.end()) {
+    if (const std::string is = header_checksum(std::string(header)); is != said->second)
+      fail(ErrorCode::data,
+           "{}: the header is damaged: its checksum is {}, and was {} when it was written: {}",
+           path().string(), is, said->second, if_damaged_);
+    metadata_.erase(said);
+  }
+  for (auto entry = metadata_.begin(); entry != metadata_.end();) {
+    const auto next = std::next(entry);
+    if (entry->first.starts_with(kTensorChecksumPrefix)) {
+      checksums_.emplace(entry->first.substr(kTensorChecksumPrefix.size()), entry->second);
+      metadata_.erase(entry);
+    }
+    entry = next;
+  }
+}
+
 void SafetensorsFile::check(std::string_view name) const {
   const StoredTensor* tensor = find(name);
-  const auto said = metadata_.find(checksum_key(name));
-  if (tensor == nullptr || said == metadata_.end()) return;
+  const auto said = checksums_.find(name);
+  if (tensor == nullptr || said == checksums_.end()) return;
   Checksum checksum;
   checksum.add(file_.bytes().subspan(static_cast<size_t>(tensor->offset),
                                      static_cast<size_t>(tensor->bytes)));

@@ -26,9 +26,6 @@ struct StoredTensor {
   std::string str() const;
 };
 
-/// The metadata's key for the checksum of a tensor: ours, which other programs pass over.
-std::string checksum_key(std::string_view tensor);
-
 class SafetensorsFile {
  public:
   /// Maps the file and checks its whole header: length, JSON, repeated names, known types, offsets
@@ -41,6 +38,7 @@ class SafetensorsFile {
   const std::filesystem::path& path() const { return file_.path(); }
   /// In the order of their bytes.
   const std::vector<StoredTensor>& tensors() const { return tensors_; }
+  /// Without checksums.
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
 
   /// Nothing when the file has no tensor of that name.
@@ -59,11 +57,15 @@ class SafetensorsFile {
   void drop_pages(std::string_view name) const;
 
  private:
+  /// Compares the header's, and keeps the tensors'.
+  void take_checksums(std::string_view header);
+
   MappedFile file_;
   std::string if_damaged_;  // what to do then
   std::vector<StoredTensor> tensors_;
   std::map<std::string, size_t, std::less<>> by_name_;  // index into tensors_
   std::map<std::string, std::string> metadata_;
+  std::map<std::string, std::string, std::less<>> checksums_;  // by tensor
 };
 
 }  // namespace miles

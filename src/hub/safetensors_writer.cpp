@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "hub/safetensors.h"
+#include "hub/safetensors_checksums.h"
 
 namespace miles {
 namespace {
@@ -40,8 +40,11 @@ std::string make_header(const std::vector<TensorDeclaration>& tensors,
                         const std::map<std::string, std::string>& metadata) {
   nlohmann::ordered_json header;
   header["__metadata__"] = metadata;
-  for (const TensorDeclaration& tensor : tensors)
-    header["__metadata__"][checksum_key(tensor.name)] = std::string(Checksum::kDigits, '0');
+  const auto leave_room = [&](std::string_view key) {
+    header["__metadata__"][std::string(key)] = std::string(Checksum::kDigits, '0');
+  };
+  leave_room(kHeaderChecksumKey);
+  for (const TensorDeclaration& tensor : tensors) leave_room(checksum_key(tensor.name));
   int64_t offset = 0;
   for (const TensorDeclaration& tensor : tensors) {
     MILES_CHECK(!header.contains(tensor.name), "{} is declared twice", tensor.name);
@@ -79,14 +82,17 @@ SafetensorsWriter::SafetensorsWriter(std::filesystem::path path,
 
 void SafetensorsWriter::skip_complete_tensors() {
   while (current_ < tensors_.size() && done_bytes_ == tensors_[current_].bytes()) {
-    const std::string place = nlohmann::json(checksum_key(tensors_[current_].name)).dump() + ":\"";
-    const size_t at = header_.find(place);
-    MILES_CHECK(at != std::string::npos, "no place for {}", place);
-    header_.replace(at + place.size(), Checksum::kDigits, checksum_.hex());
+    put_digits(checksum_key(tensors_[current_].name), checksum_.hex());
     checksum_ = Checksum();
     ++current_;
     done_bytes_ = 0;
   }
+}
+
+void SafetensorsWriter::put_digits(std::string_view key, const std::string& digits) {
+  const size_t at = digits_at(header_, key);
+  MILES_CHECK(at != std::string::npos, "{}: no room for {}", file_.path().string(), key);
+  header_.replace(at, digits.size(), digits);
 }
 
 void SafetensorsWriter::write(const std::string& name, const Tensor& piece) {
@@ -109,6 +115,7 @@ void SafetensorsWriter::write(const std::string& name, const Tensor& piece) {
 void SafetensorsWriter::finish() {
   MILES_CHECK(current_ == tensors_.size(), "{}: finished before {}", file_.path().string(),
               tensors_[current_].name);
+  put_digits(kHeaderChecksumKey, header_checksum(header_));
   file_.replace(0, std::as_bytes(std::span(header_)));
   file_.commit();
 }

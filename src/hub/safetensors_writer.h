@@ -24,8 +24,7 @@ struct TensorDeclaration {
 };
 
 /// The file appears under its name, whole, in finish(); before that, or after an error, nothing
-/// does. Its metadata hold a checksum of each tensor (checksum_key), which SafetensorsFile::check
-/// compares.
+/// does. It has checksums (hub/safetensors_checksums.h), which SafetensorsFile compares.
 class SafetensorsWriter {
  public:
   /// Writes the header. Names are distinct; wider types come before narrower ones, so that every
@@ -42,6 +41,7 @@ class SafetensorsWriter {
 
  private:
   void skip_complete_tensors();
+  void put_digits(std::string_view key, const std::string& digits);
 
   std::vector<TensorDeclaration> tensors_;
   std::string header_;  // length and JSON, as in the file; checksums come with their tensors

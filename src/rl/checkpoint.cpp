@@ -209,13 +209,16 @@ void check_save_directory(const fs::path& directory, const SavingRun& run) {
          "--save directory",
          directory.string(), complete.rbegin()->second.filename().string(), run.first_rollout,
          shell_word(directory.string()));
-  for (const auto& [number, path] : complete)
-    if (run_id_of(path) != run.run_id)
-      fail(
-          ErrorCode::flags,
-          "--save {}: {} there is of another run, whose checkpoints would be taken for this one's, "
-          "and removed with --save-total-limit; pass another --save directory",
-          directory.string(), path.filename().string());
+  for (const auto& [number, path] : complete) {
+    const auto run_id = run_id_of(path);
+    if (run_id == run.run_id) continue;
+    fail(ErrorCode::flags,
+         "--save {}: {} there {}: it would be taken for one of this run's, and removed with "
+         "--save-total-limit; move {} away, or pass another --save directory",
+         directory.string(), path.filename().string(),
+         run_id ? "is of another run" : fmt::format("has a {} that cannot be read", kState),
+         shell_word(path.string()));
+  }
 }
 
 fs::path find_checkpoint(const fs::path& directory) {

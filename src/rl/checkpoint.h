@@ -50,8 +50,8 @@ struct SavingRun {
   int64_t first_rollout = 0;
 };
 
-/// Throws Error{flags} when `directory` holds a checkpoint that the run did not write: of its first
-/// rollout or later, or of another run.
+/// Throws Error{flags} when `directory` holds a checkpoint that the run did not write, of its first
+/// rollout or later or of another run, or one of which that cannot be told.
 void check_save_directory(const std::filesystem::path& directory, const SavingRun& run);
 
 /// The newest complete one, or `directory` itself when it is one. Throws Error{data} when there is

@@ -225,18 +225,18 @@ int64_t room_to_fill(const TrainConfig& config, const MemoryPlan& least, const M
 
 void check_device_has(const MemoryPlan& plan, const Device& device) {
   if (plan.device_peak <= there_is(plan, device)) return;
-  const std::string need = format_bytes(plan.device_peak), advice = remedies(Place::device, plan),
+  const std::string need = format_bytes(plan.device_peak),
                     capacity = format_bytes(device.capacity_bytes());
   if (device.kind() == DeviceKind::cpu)
     fail(ErrorCode::budget,
          "does not fit: with --device cpu both memories are the machine's: {} and {} of {}; {}",
-         need, format_bytes(plan.host_peak), capacity, advice);
+         need, format_bytes(plan.host_peak), capacity, remedies(plan));
   fail(ErrorCode::budget,
        "does not fit: the run needs {} of device memory, but of the {} of {} the driver, libraries "
        "and other processes hold {}, and {} is left for driver and libraries; end other processes, "
        "or {}",
        need, capacity, device.name(), format_bytes(device.foreign_bytes()),
-       format_bytes(driver_growth(device)), advice);
+       format_bytes(driver_growth(device)), remedies(Place::device, plan));
 }
 
 void keep_fitting_prompts(DataSource& data, const Tokenizer& tokenizer, int64_t max_prompt_len) {

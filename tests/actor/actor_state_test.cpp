@@ -3,6 +3,8 @@
 
 #include <fstream>
 
+#include "hub/checksum.h"
+#include "hub/safetensors_checksums.h"
 #include "hub/safetensors_writer.h"
 #include "tests/actor/actor_rig.h"
 
@@ -131,7 +133,22 @@ TEST_F(ActorStateErrors, ADamagedMoment) {
   std::string content = read_file(directory_ / kFile);
   content[static_cast<size_t>(at) + 5] ^= 1;
   write_file_atomically(directory_ / kFile, content);
-  expect_refused(rig_, "optimizer.3.v is damaged");
+  try {
+    rig_.actor.load_state(directory_.path());
+    FAIL() << "loaded";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::data);
+    EXPECT_NE(std::string(error.what()).find("optimizer.3.v is damaged"), std::string::npos)
+        << error.what();
+  }
+}
+
+TEST_F(ActorStateErrors, ADamagedCount) {
+  std::string content = read_file(directory_ / kFile);
+  const std::string key = "\"optimizer_steps\":\"0\"";
+  content[content.find(key) + key.size() - 2] = '1';
+  write_file_atomically(directory_ / kFile, content);
+  expect_refused(rig_, "the header is damaged");
 }
 
 TEST_F(ActorStateErrors, AModelWithAnotherNumberOfLayers) {
@@ -177,6 +194,11 @@ TEST_F(ActorStateErrors, ACountThatIsNoNumber) {
   const size_t at = content.find(key);
   ASSERT_NE(at, std::string::npos);
   content[at + key.size() - 2] = 'x';
+  // As if it had been written so.
+  const SafetensorsFile file(directory_ / kFile);
+  const std::string header = content.substr(0, static_cast<size_t>(file.tensors()[0].offset));
+  content.replace(digits_at(header, kHeaderChecksumKey), Checksum::kDigits,
+                  header_checksum(header));
   write_file_atomically(directory_ / kFile, content);
   expect_refused(rig_, "optimizer_steps");
 }

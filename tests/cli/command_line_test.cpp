@@ -128,6 +128,9 @@ TEST(CommandLine, SaysWhichFlagLacksItsValue) {
   EXPECT_EQ(
       error_of({"--lr", "--fast"}),
       "--lr: its value is missing, for --fast is a flag; write --lr=--fast if it is the value");
+  EXPECT_EQ(error_of({"--name", "--lr=3"}),
+            "--name: its value is missing, for --lr=3 is a flag; write --name=--lr=3 if it is the "
+            "value");
 }
 
 /// config.toml in a directory of its own.

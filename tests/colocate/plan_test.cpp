@@ -237,6 +237,35 @@ TEST_P(Plan, ARefusalNamesRecomputingWhereItWouldHelp) {
   EXPECT_NE(says(4).find("--gpu-memory-budget"), std::string::npos) << says(4);
 }
 
+TEST(Remedies, NameTheFlagsThatLowerWhatIsHeldTheMostFirst) {
+  MemoryPlan plan;
+  plan.trains = false;
+  plan.device_peak = 1000;
+  plan.device_at_peak = {
+      {"rollout.weights", 700}, {"rollout.workspace", 200}, {"rollout.kv_cache", 100}};
+  EXPECT_EQ(remedies(Place::device, plan),
+            "lower --chunked-prefill-size or --max-running-requests, or lower --max-total-tokens");
+  plan.device_at_peak = {
+      {"rollout.weights", 950}, {"rollout.workspace", 10}, {"rollout.kv_cache", 40}};
+  EXPECT_EQ(remedies(Place::device, plan), "lower --max-total-tokens");
+  plan.device_at_peak = {{"rollout.weights", 1000}};
+  EXPECT_EQ(remedies(Place::device, plan), "take a smaller model");
+}
+
+TEST(Remedies, OfAMachineWithOneMemoryAreThoseOfBothPlaces) {
+  MemoryPlan plan;
+  plan.streams = true;
+  plan.device_peak = plan.host_peak = 100;
+  plan.device_at_peak = {{"actor.activations", 50}};
+  plan.host_at_peak = {{"store.activations", 90}, {"store.grads", 10}};
+  EXPECT_EQ(remedies(plan),
+            "lower --max-tokens-per-gpu, or lower --global-batch-size or "
+            "--rollout-max-response-len");
+  EXPECT_EQ(remedies(Place::host, plan),
+            "raise --gpu-memory-budget (gradients that stay on the device need no host memory), or "
+            "lower --global-batch-size or --rollout-max-response-len");
+}
+
 INSTANTIATE_TEST_SUITE_P(All, Plan, testing::ValuesIn(sharings()),
                          [](const auto& info) { return info.param.name; });
 

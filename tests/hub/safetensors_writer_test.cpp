@@ -60,6 +60,7 @@ TEST(SafetensorsWriter, EveryDamagedByteIsFoundInItsTensor) {
     writer.finish();
   }
   const std::string whole = read_file(dir / "f");
+  EXPECT_EQ(SafetensorsFile(dir / "f").metadata().size(), 1U);  // "format"
   for (size_t back = 1; back <= 20; ++back) {
     std::string damaged = whole;
     damaged[whole.size() - back] = static_cast<char>(damaged[whole.size() - back] ^ 1);
