@@ -2,8 +2,8 @@
 # All that a GPU can show, on the machine that has it. Prints one table last; exit status 1 when a line of it failed.
 #   scripts/gpu_suite.sh [BUILD [tests|sanitize|bench|peers …]]      default: build/cuda, and all four
 # Binaries are taken as they are; where there are none they are built, for the GPU at hand.
-# LIMIT: seconds that one line may take (300; of the sanitizers 1200). FILTER: tests for the sanitizers,
-# what to take only (*).
+# LIMIT: seconds that one line may take (300; of the sanitizers 1200). FILTER: tests that the sanitizers
+# take, without those to leave out (*).
 # SHARDS: processes that a sanitizer's tests are spread over (half the processors, 8 at most). TOOLS: the sanitizers
 # (memcheck racecheck). PYTHON: one that has torch and transformers, for the peers (python3).
 set -uo pipefail
