@@ -20,7 +20,7 @@ class Backward {
         samples_(samples),
         options_(options),
         weights_(token_weights(samples, options)),
-        host_(static_cast<size_t>(pass.buffers.head_rows())) {}
+        host_(static_cast<size_t>(pass.buffers.head_extent().chunk)) {}
 
   BackwardResult run() {
     const int layers = static_cast<int>(pass_.layout.layers());
@@ -40,7 +40,7 @@ class Backward {
   }
 
  private:
-  /// What a run of rows brings to the host and back.
+  /// What a chunk of rows brings to the host and back.
   struct HostRows {
     explicit HostRows(size_t rows)
         : log_prob(rows), entropy(rows), d_log_prob(rows), d_entropy(rows) {}
@@ -80,12 +80,13 @@ class Backward {
       const auto lease = pass_.buffers.residual(pass_.layout.layers(), m, Access::update, stream());
       pass_.buffers.prefetch_residual(pass_.layout.layers(), m + 1);
       const Tensor x = view(lease, m);
-      const Tensor dx = pass_.buffers.layer_gradients().middle.rows(0, x.dim(0));
+      const Tensor dx = pass_.buffers.head().d_residual.rows(0, x.dim(0));
       stream().fill_zero(dx.data(), dx.bytes());
       for_head_rows(pass_, m, [&](const HeadRows& rows) {
-        forward_head(pass_, weights, x, rows);
+        const Tensor logits = forward_head(pass_, weights, x, rows);
         token_losses(rows);
-        backward_head(weights, sums, rows, dx);
+        backward_log_prob(rows, logits);
+        if (rows.last) backward_head(weights, sums, rows.run(), dx);
       });
       stream().copy(x.data(), dx.data(), dx.bytes());
     }
@@ -97,8 +98,9 @@ class Backward {
   void token_losses(const HeadRows& rows) {
     const HeadBuffers& head = pass_.buffers.head();
     const int64_t bytes = rows.count * size_of(DType::f32);
-    stream().copy(host_.log_prob.data(), head.log_prob.data(), bytes);
-    stream().copy(host_.entropy.data(), head.entropy.data(), bytes);
+    const auto device = [&](const Tensor& column) { return column.rows(rows.at, rows.count).data(); };
+    stream().copy(host_.log_prob.data(), device(head.log_prob), bytes);
+    stream().copy(host_.entropy.data(), device(head.entropy), bytes);
     stream().synchronize();
     const MicroBatch& micro_batch = pass_.micro_batches[static_cast<size_t>(rows.micro_batch)];
     for (int64_t i = 0; i < rows.count; ++i) {
@@ -123,24 +125,30 @@ class Backward {
       host_.d_log_prob[at] = weight * token.d_log_prob;
       host_.d_entropy[at] = weight * token.d_entropy;
     }
-    stream().copy(head.d_log_prob.data(), host_.d_log_prob.data(), bytes);
-    stream().copy(head.d_entropy.data(), host_.d_entropy.data(), bytes);
+    stream().copy(device(head.d_log_prob), host_.d_log_prob.data(), bytes);
+    stream().copy(device(head.d_entropy), host_.d_entropy.data(), bytes);
   }
 
+  void backward_log_prob(const HeadRows& rows, Tensor logits) {
+    const HeadBuffers& head = pass_.buffers.head();
+    const int64_t at = rows.at, n = rows.count;
+    log_prob_backward(pass_.exec, {.logits = logits,
+                                   .targets = head.targets.rows(at, n),
+                                   .inverse_temperature = head.inverse_temperature.rows(at, n),
+                                   .lse = head.lse.rows(at, n),
+                                   .entropy = head.entropy.rows(at, n),
+                                   .d_log_prob = head.d_log_prob.rows(at, n),
+                                   .d_entropy = head.d_entropy.rows(at, n),
+                                   .dlogits = head.dlogits.rows(at, n)});
+  }
+
+  /// A run's share of the head's gradients, and of the residual stream's.
   void backward_head(const HeadWeights& weights, const HeadWeights& sums, const HeadRows& rows,
                      Tensor dx) {
     const HeadBuffers& head = pass_.buffers.head();
     const int64_t n = rows.count;
     const Tensor dlogits = head.dlogits.rows(0, n), d_normed = head.d_normed.rows(0, n);
-    const Tensor d_rows = head.dx.rows(0, n);
-    log_prob_backward(pass_.exec, {.logits = head.logits.rows(0, n),
-                                   .targets = head.targets.rows(0, n),
-                                   .inverse_temperature = head.inverse_temperature.rows(0, n),
-                                   .lse = head.lse.rows(0, n),
-                                   .entropy = head.entropy.rows(0, n),
-                                   .d_log_prob = head.d_log_prob.rows(0, n),
-                                   .d_entropy = head.d_entropy.rows(0, n),
-                                   .dlogits = dlogits});
+    const Tensor d_rows = head.d_x.rows(0, n);
     linear_backward_weight(pass_.exec, {.dy = dlogits,
                                         .x = head.normed.rows(0, n),
                                         .dw = sums.lm_head,
@@ -167,6 +175,7 @@ class Backward {
           view_layer(pass_.config, offsets, lease.data(), pass_.config.dtype);
       const LayerWeights gradients =
           view_layer(pass_.config, offsets, pass_.buffers.layer_accumulator(), DType::f32);
+      const TrainingBuffers& block = pass_.buffers.block();
       for (int m = 0; m < pass_.buffers.micro_batches(); ++m) {
         leave_if_interrupted(pass_);
         const auto above = pass_.buffers.residual(l + 1, m, Access::read, stream());
@@ -179,15 +188,15 @@ class Backward {
                                                 .batch = pass_.buffers.batch(m),
                                                 .buffers = buffers,
                                                 .rope = pass_.buffers.rope(),
-                                                .k_pool = pass_.buffers.packed_keys().k,
-                                                .v_pool = pass_.buffers.packed_keys().v},
-                                    .buffers = pass_.buffers.layer_gradients(),
+                                                .k_pool = block.keys.k,
+                                                .v_pool = block.keys.v},
+                                    .buffers = block.gradients,
                                     .gradients = gradients,
                                     .x_in = x,
                                     .dy = view(above, m),
                                     .dx = x,
                                     .matrices = m == 0 ? Accumulate::no : Accumulate::yes,
-                                    .scratch = pass_.buffers.head().all_logits});
+                                    .scratch = pass_.buffers.attention_scratch()});
       }
     }
     emit(l, pass_.buffers.layer_accumulator());

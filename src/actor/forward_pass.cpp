@@ -32,7 +32,8 @@ void forward_layer_m(const Pass& pass, const LayerWeights& weights, int64_t l, i
   const auto output = pass.buffers.residual(to, m, Access::overwrite, pass.exec.stream);
   pass.buffers.prefetch_residual(from, m + 1);
   const Tensor x = residual_view(pass, output, m);
-  LayerBuffers buffers = keep == Keep::all ? pass.buffers.layer(l, m) : pass.buffers.layer();
+  const TrainingBuffers& block = pass.buffers.block();
+  LayerBuffers buffers = keep == Keep::all ? pass.buffers.layer(l, m) : block.forward;
   if (!buffers.middle) buffers.middle = x;  // where nobody keeps it, it becomes the output in place
   // Another micro-batch uses the layer's buffers next, and the output may leave the device: whole.
   settle(pass.exec,
@@ -42,8 +43,8 @@ void forward_layer_m(const Pass& pass, const LayerWeights& weights, int64_t l, i
                         .batch = pass.buffers.batch(m),
                         .buffers = buffers,
                         .rope = pass.buffers.rope(),
-                        .k_pool = pass.buffers.packed_keys().k,
-                        .v_pool = pass.buffers.packed_keys().v},
+                        .k_pool = block.keys.k,
+                        .v_pool = block.keys.v},
                        {.x = residual_view(pass, input, m)}),
          x);
 }
@@ -75,38 +76,42 @@ void for_head_rows(const Pass& pass, int micro_batch,
                    const std::function<void(const HeadRows&)>& visit) {
   const auto rows =
       static_cast<int64_t>(pass.micro_batches[static_cast<size_t>(micro_batch)].rows.size());
-  for (int64_t first = 0; first < rows; first += pass.buffers.head_rows()) {
+  const auto [chunk, run] = pass.buffers.head_extent();
+  for (int64_t first = 0; first < rows; first += chunk) {
     leave_if_interrupted(pass);
-    visit({micro_batch, first, std::min(pass.buffers.head_rows(), rows - first)});
+    const int64_t at = first % run, count = std::min(chunk, rows - first);
+    visit({micro_batch, first, count, at, at + count == run || first + count == rows});
   }
 }
 
-void forward_head(const Pass& pass, const HeadWeights& weights, Tensor x, const HeadRows& rows) {
+Tensor forward_head(const Pass& pass, const HeadWeights& weights, Tensor x, const HeadRows& rows) {
   const MicroBatch& micro_batch = pass.micro_batches[static_cast<size_t>(rows.micro_batch)];
   const HeadBuffers& head = pass.buffers.head();
-  const int64_t n = rows.count;
-  const Tensor indices = head.rows.rows(0, n), targets = head.targets.rows(0, n);
-  const Tensor inverse = head.inverse_temperature.rows(0, n);
+  const int64_t at = rows.at, n = rows.count;
+  const Tensor indices = head.rows.rows(at, n), targets = head.targets.rows(at, n);
+  const Tensor inverse = head.inverse_temperature.rows(at, n);
   const std::vector<float>& inverses = pass.buffers.host_inverses(1.0F / pass.temperature);
   pass.exec.stream.copy(indices.data(), micro_batch.rows.data() + rows.first, indices.bytes());
   pass.exec.stream.copy(targets.data(), micro_batch.targets.data() + rows.first, targets.bytes());
   pass.exec.stream.copy(inverse.data(), inverses.data(), inverse.bytes());
 
-  const Tensor gathered = head.x.rows(0, n), logits = head.logits.rows(0, n);
+  const Tensor gathered = head.x.rows(at, n);
+  const Tensor logits = head.logits ? head.logits.rows(0, n) : head.dlogits.rows(at, n);
   embedding(pass.exec, {.ids = indices, .table = x, .y = gathered});
   head_logits(pass.exec, {.weights = weights,
                           .x = gathered,
                           .delta = {},
-                          .normed = head.normed.rows(0, n),
-                          .rstd = head.rstd.rows(0, n),
+                          .normed = head.normed.rows(at, n),
+                          .rstd = head.rstd.rows(at, n),
                           .logits = logits,
                           .eps = static_cast<float>(pass.config.rms_norm_eps)});
   log_prob(pass.exec, {.logits = logits,
                        .targets = targets,
                        .inverse_temperature = inverse,
-                       .log_prob = head.log_prob.rows(0, n),
-                       .lse = head.lse.rows(0, n),
-                       .entropy = head.entropy.rows(0, n)});
+                       .log_prob = head.log_prob.rows(at, n),
+                       .lse = head.lse.rows(at, n),
+                       .entropy = head.entropy.rows(at, n)});
+  return logits;
 }
 
 std::vector<std::vector<float>> compute_log_probs(const Pass& pass,
@@ -121,13 +126,15 @@ std::vector<std::vector<float>> compute_log_probs(const Pass& pass,
   const auto head = pass.weights.ends.acquire(GroupedWeights::kHead, Access::read, stream);
   const HeadWeights weights =
       view_head(pass.config, pass.layout, embed.data(), head.data(), pass.config.dtype);
-  std::vector<float> log_probs(static_cast<size_t>(pass.buffers.head_rows()));
+  std::vector<float> log_probs(static_cast<size_t>(pass.buffers.head_extent().run));
   for (int m = 0; m < pass.buffers.micro_batches(); ++m) {
     const auto lease = pass.buffers.residual(residual_index(pass.layout.layers(), Keep::none), m,
                                              Access::read, stream);
     const Tensor x = residual_view(pass, lease, m);
-    for_head_rows(pass, m, [&](const HeadRows& rows) {
-      forward_head(pass, weights, x, rows);
+    for_head_rows(pass, m, [&](const HeadRows& chunk) {
+      forward_head(pass, weights, x, chunk);
+      if (!chunk.last) return;
+      const HeadRows rows = chunk.run();
       stream.copy(log_probs.data(), pass.buffers.head().log_prob.data(),
                   rows.count * size_of(DType::f32));
       stream.synchronize();

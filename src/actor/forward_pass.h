@@ -36,18 +36,23 @@ void leave_if_interrupted(const Pass& pass);
 /// Embedding and all layers; the last layer's output is at residual_index(L, keep).
 void forward_layers(const Pass& pass, Keep keep);
 
-/// A run of a micro-batch's rows at the head.
+/// Some of a micro-batch's rows at the head: a run, or a chunk of one (HeadExtent).
 struct HeadRows {
   int micro_batch = 0;
   int64_t first = 0;  // into MicroBatch::rows
-  int64_t count = 0;  // at most StepBuffers::head_rows()
+  int64_t count = 0;  // rows
+  int64_t at = 0;     // the first one's place in the run: its row of HeadBuffers
+  bool last = false;  // of its run
+
+  /// The run up to and with these.
+  HeadRows run() const { return {micro_batch, first - at, at + count, 0, last}; }
 };
 
-/// log-probs and entropies of one run of rows, on the device in HeadBuffers, [count]; logits stay
-/// there for a backward.
-void forward_head(const Pass& pass, const HeadWeights& weights, Tensor x, const HeadRows& rows);
+/// Logits, log-probs and entropies of a chunk, on the device in HeadBuffers at rows.at. The logits,
+/// [count, V] f32, are returned: they are there until the next chunk.
+Tensor forward_head(const Pass& pass, const HeadWeights& weights, Tensor x, const HeadRows& rows);
 
-/// Calls `visit` for every run of rows of a micro-batch.
+/// Calls `visit` for every chunk of a micro-batch's rows.
 void for_head_rows(const Pass& pass, int micro_batch,
                    const std::function<void(const HeadRows&)>& visit);
 

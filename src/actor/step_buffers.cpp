@@ -10,38 +10,57 @@ namespace {
 constexpr int kResidualWindow =
     4;  // input and output in use, one on its way in, one on its way out
 
-/// Rows of logits at a time: 256 MiB of them on the CPU, 1 GiB on a GPU, which needs more of them
-/// to be busy, unless told. Each run of rows reads and writes the gradient of the whole head.
-int64_t choose_head_rows(const ActorOptions& options, const ModelConfig& config, DeviceKind kind) {
-  if (options.log_probs_chunk_size > 0) return options.log_probs_chunk_size;
-  const int64_t bytes = int64_t{kind == DeviceKind::cuda ? 1024 : 256} << 20;
-  const int64_t rows = bytes / (config.vocab_size * size_of(DType::f32));
-  return std::clamp<int64_t>(rows, 16, kind == DeviceKind::cuda ? 4096 : 1024);
+/// Bytes that a row of logits takes until its gradient is there, and those of a row of a run.
+struct HeadBytes {
+  explicit HeadBytes(const ModelConfig& config)
+      : logits(config.dtype == DType::f32 ? 0 : config.vocab_size * size_of(DType::f32)),
+        run((config.vocab_size + 4 * config.hidden_size) * size_of(config.dtype) + 36) {}
+  int64_t logits, run;
+};
+
+/// As many rows as fit into what a block's buffers take anyway, `block_bytes`; and, unless the rows
+/// of logits are given, into 256 MiB on the CPU and 1 GiB on a GPU, which needs more to be busy.
+HeadExtent choose_head_extent(const ActorOptions& options, const ModelConfig& config,
+                              DeviceKind kind, int64_t block_bytes) {
+  constexpr int64_t kChunks = 3;         // of a run: the logits take two fifths of the memory
+  constexpr int64_t kFewest = 16;        // rows of logits
+  constexpr int64_t kTile = 64;          // rows that a product likes to have multiples of
+  const int64_t all = options.max_tokens_per_gpu;
+  const HeadBytes bytes(config);
+  int64_t room = block_bytes, chunk = options.log_probs_chunk_size;
+  if (chunk <= 0) {
+    room = std::max(room, int64_t{kind == DeviceKind::cuda ? 1024 : 256} << 20);
+    chunk = std::max(kFewest, room / (bytes.logits + kChunks * bytes.run));
+    if (chunk > kTile) chunk -= chunk % kTile;
+  }
+  chunk = std::min(chunk, all);
+  const int64_t chunks = std::max<int64_t>(1, (room / chunk - bytes.logits) / bytes.run);
+  return {.chunk = chunk, .run = std::min(chunk * chunks, all)};
 }
 
-HeadBuffers make_head_buffers(const ModelConfig& config, int64_t rows, Arena& arena) {
+HeadBuffers make_head_buffers(const ModelConfig& config, const HeadExtent& extent, int64_t tokens,
+                              Arena& arena) {
   const DType dtype = config.dtype;
+  const int64_t rows = extent.run;
   HeadBuffers head;
-  head.x = arena.allocate(dtype, {rows, config.hidden_size});
-  head.normed = arena.allocate(dtype, {rows, config.hidden_size});
-  head.d_normed = arena.allocate(dtype, {rows, config.hidden_size});
-  head.dx = arena.allocate(dtype, {rows, config.hidden_size});
-  const auto place_logits = [&](Arena& within) {
-    head.logits = within.allocate(DType::f32, {rows, config.vocab_size});
-    head.dlogits =
-        dtype == DType::f32 ? head.logits : within.allocate(dtype, {rows, config.vocab_size});
-  };
-  Arena size;
-  place_logits(size);
-  head.all_logits = arena.allocate(DType::u8, {size.used()});
-  Arena within(static_cast<std::byte*>(head.all_logits.data()), head.all_logits.bytes());
-  place_logits(within);
+  if (dtype != DType::f32)
+    head.logits = arena.allocate(DType::f32, {extent.chunk, config.vocab_size});
+  head.dlogits = arena.allocate(dtype, {rows, config.vocab_size});
+  for (Tensor* row : {&head.x, &head.normed, &head.d_normed, &head.d_x})
+    *row = arena.allocate(dtype, {rows, config.hidden_size});
+  head.d_residual = arena.allocate(dtype, {tokens, config.hidden_size});
   head.rows = arena.allocate(DType::i32, {rows});
   head.targets = arena.allocate(DType::i32, {rows});
   for (Tensor* column : {&head.rstd, &head.inverse_temperature, &head.log_prob, &head.lse,
                          &head.entropy, &head.d_log_prob, &head.d_entropy})
     *column = arena.allocate(DType::f32, {rows});
   return head;
+}
+
+int64_t block_bytes(const ModelConfig& config, int64_t tokens) {
+  Arena size;
+  make_training_buffers(config, tokens, size);
+  return size.used();
 }
 
 }  // namespace
@@ -52,7 +71,8 @@ StepBuffers::StepBuffers(const ActorOptions& options, const ModelConfig& config,
       config_(config),
       layout_(layout),
       device_(memory.device.kind()),
-      head_rows_(choose_head_rows(options, config, device_)),
+      head_extent_(choose_head_extent(options, config, device_,
+                                      block_bytes(config, options.max_tokens_per_gpu))),
       rope_table_(make_rope_table(config, options.max_sequence_length)) {
   Arena activations, accumulators, working;
   place(activations, accumulators, working);
@@ -78,10 +98,14 @@ StepBuffers::StepBuffers(const ActorOptions& options, const ModelConfig& config,
 
 void StepBuffers::place(Arena& activations, Arena& accumulators, Arena& working) {
   const int64_t tokens = options_.max_tokens_per_gpu;
-  layer_ = make_layer_buffers(config_, tokens, LayerUse::training, activations);
-  packed_keys_ = make_packed_keys(config_, tokens, activations);
-  layer_gradients_ = make_layer_gradient_buffers(config_, tokens, activations);
-  head_ = make_head_buffers(config_, head_rows_, activations);
+  Arena head_size;
+  make_head_buffers(config_, head_extent_, tokens, head_size);
+  const Tensor shared = activations.allocate(
+      DType::u8, {std::max(block_bytes(config_, tokens), head_size.used())});
+  Arena block(static_cast<std::byte*>(shared.data()), shared.bytes()), head = block;
+  block_ = make_training_buffers(config_, tokens, block);
+  head_ = make_head_buffers(config_, head_extent_, tokens, head);
+  attention_scratch_ = activations.since(block_.idle);
   // All micro-batches of a step are uploaded at its start; each one's arrays are padded by
   // themselves.
   const int64_t batches = most_batches();
@@ -133,12 +157,13 @@ void StepBuffers::keep_activations(const std::vector<MicroBatch>& micro_batches)
 
 LayerBuffers StepBuffers::layer(int64_t l, int m) const {
   const int64_t back = (layout_.layers() - 1 - l) * micro_batches() + micro_batches() - 1 - m;
-  return back < kept_blocks() ? keeping(layer_, kept_[static_cast<size_t>(back)]) : layer_;
+  return back < kept_blocks() ? keeping(block_.forward, kept_[static_cast<size_t>(back)])
+                              : block_.forward;
 }
 
 const std::vector<float>& StepBuffers::host_inverses(float inverse) {
   if (inverses_.empty() || inverses_.front() != inverse)  // or else copies may still read them
-    inverses_.assign(static_cast<size_t>(head_rows_), inverse);
+    inverses_.assign(static_cast<size_t>(head_extent_.chunk), inverse);
   return inverses_;
 }
 

@@ -12,24 +12,32 @@
 
 namespace miles {
 
-/// Room for one chunk of rows at the head.
+/// How many rows pass the head together. The gradient of the whole head is read and written once
+/// for each run of R rows, so R wants to be large; of logits, which are f32 and needed only until
+/// their gradient is there, C rows at a time are enough.
+struct HeadExtent {
+  int64_t chunk = 0;  // C: rows of logits at a time
+  int64_t run = 0;    // R: rows whose gradients are one product; a multiple of C, or all there can be
+};
+
+/// Room for a run of rows at the head.
 struct HeadBuffers {
-  Tensor x;                    // [C, H] T: rows of the residual stream
-  Tensor normed;               // [C, H] T
-  Tensor rstd;                 // [C] f32
-  Tensor logits;               // [C, V] f32
-  Tensor dlogits;              // [C, V] T; the logits themselves when T is f32
-  Tensor all_logits;           // [bytes] u8: the memory of both; the blocks' scratch afterwards
-  Tensor d_normed;             // [C, H] T
-  Tensor dx;                   // [C, H] T
-  Tensor rows;                 // [C] i32
-  Tensor targets;              // [C] i32
-  Tensor inverse_temperature;  // [C] f32
-  Tensor log_prob;             // [C] f32
-  Tensor lse;                  // [C] f32
-  Tensor entropy;              // [C] f32
-  Tensor d_log_prob;           // [C] f32
-  Tensor d_entropy;            // [C] f32
+  Tensor logits;               // [C, V] f32; or empty: they lie where dlogits will
+  Tensor dlogits;              // [R, V] T
+  Tensor x;                    // [R, H] T: rows of the residual stream
+  Tensor normed;               // [R, H] T
+  Tensor d_normed;             // [R, H] T
+  Tensor d_x;                  // [R, H] T
+  Tensor d_residual;           // [N, H] T: gradient of a micro-batch's residual stream
+  Tensor rstd;                 // [R] f32
+  Tensor rows;                 // [R] i32
+  Tensor targets;              // [R] i32
+  Tensor inverse_temperature;  // [R] f32
+  Tensor log_prob;             // [R] f32
+  Tensor lse;                  // [R] f32
+  Tensor entropy;              // [R] f32
+  Tensor d_log_prob;           // [R] f32
+  Tensor d_entropy;            // [R] f32
 };
 
 class StepBuffers {
@@ -58,14 +66,15 @@ class StepBuffers {
   /// Pairs of block and micro-batch whose activations stay in this step.
   int64_t kept_blocks() const { return std::ssize(kept_); }
 
-  /// [head_rows()] times the same number, on the host, where it stays: what HeadBuffers'
+  /// [C] times the same number, on the host, where it stays: what HeadBuffers'
   /// inverse_temperature is copied from.
   const std::vector<float>& host_inverses(float inverse);
 
   // Valid while committed.
-  const LayerBuffers& layer() const { return layer_; }            // what all blocks share
-  const PackedKeys& packed_keys() const { return packed_keys_; }  // of the block at hand
-  const LayerGradientBuffers& layer_gradients() const { return layer_gradients_; }
+  /// What all blocks share, in the same memory as what the head works in: no block's activations are
+  /// in it while the head is at work.
+  const TrainingBuffers& block() const { return block_; }
+  Tensor attention_scratch() const { return attention_scratch_; }  // [bytes] u8, for backward_layer
   const HeadBuffers& head() const { return head_; }
   Tensor rope() const { return rope_; }                        // [max_sequence_length, D] f32
   std::byte* layer_accumulator() const { return layer_sum_; }  // f32, one layer's gradient
@@ -73,7 +82,7 @@ class StepBuffers {
   std::byte* head_accumulator() const { return head_sum_; }    // f32, the head's
   Tensor norms() const { return norms_; }                      // [chunks] f32: sums of squares
   std::span<std::byte> workspace() const;
-  int64_t head_rows() const { return head_rows_; }  // C
+  const HeadExtent& head_extent() const { return head_extent_; }
 
  private:
   void place(Arena& activations, Arena& gradients, Arena& workspace);
@@ -85,14 +94,12 @@ class StepBuffers {
   const ModelConfig& config_;
   const ParamLayout& layout_;
   DeviceKind device_;
-  int64_t head_rows_ = 0;
+  HeadExtent head_extent_;
   std::vector<float> rope_table_;  // on the host, made once
-  std::vector<float> inverses_;    // [head_rows_] on the host
-  LayerBuffers layer_;
-  PackedKeys packed_keys_;
-  LayerGradientBuffers layer_gradients_;
+  std::vector<float> inverses_;    // [C] on the host
+  TrainingBuffers block_;
   HeadBuffers head_;
-  Tensor rope_, norms_, workspace_, uploads_, kept_room_;
+  Tensor attention_scratch_, rope_, norms_, workspace_, uploads_, kept_room_;
   std::byte* layer_sum_ = nullptr;
   std::byte* embed_sum_ = nullptr;
   std::byte* head_sum_ = nullptr;

@@ -24,6 +24,11 @@ class Arena {
     return tensor;
   }
 
+  /// [bytes] u8: a tensor of this arena and all that came after it, as one.
+  Tensor since(const Tensor& first) const {
+    return {first.data(), DType::u8, {base_ + used_ - static_cast<std::byte*>(first.data())}};
+  }
+
   int64_t used() const { return used_; }  // bytes, padding included
 
  private:

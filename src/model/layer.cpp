@@ -39,16 +39,19 @@ LayerBuffers make_layer_buffers(const ModelConfig& config, int64_t tokens, Layer
   buffers.qkv = arena.allocate(dtype, {tokens, config.qkv_size()});
   buffers.q = arena.allocate(dtype, {tokens, config.num_attention_heads, config.head_dim});
   buffers.attended = arena.allocate(dtype, {tokens, config.num_attention_heads, config.head_dim});
+  if (training) {
+    buffers.rstd = arena.allocate(DType::f32, {tokens});
+    buffers.lse = arena.allocate(DType::f32, {tokens, config.num_attention_heads});
+  }
+  // From here on it is what the backward of attention leaves alone (make_training_buffers).
   buffers.projected = arena.allocate(dtype, {tokens, config.hidden_size});
-  buffers.gate_up = arena.allocate(dtype, {tokens, 2 * config.intermediate_size});
-  buffers.activated = arena.allocate(dtype, {tokens, config.intermediate_size});
   buffers.post_normed = buffers.normed;
   if (training) {
     buffers.post_normed = arena.allocate(dtype, {tokens, config.hidden_size});
-    buffers.rstd = arena.allocate(DType::f32, {tokens});
     buffers.post_rstd = arena.allocate(DType::f32, {tokens});
-    buffers.lse = arena.allocate(DType::f32, {tokens, config.num_attention_heads});
   }
+  buffers.gate_up = arena.allocate(dtype, {tokens, 2 * config.intermediate_size});
+  buffers.activated = arena.allocate(dtype, {tokens, config.intermediate_size});
   return buffers;
 }
 

@@ -10,19 +10,22 @@
 
 namespace miles {
 
-LayerGradientBuffers make_layer_gradient_buffers(const ModelConfig& config, int64_t tokens,
-                                                 Arena& arena) {
+TrainingBuffers make_training_buffers(const ModelConfig& config, int64_t tokens, Arena& arena) {
   const DType dtype = config.dtype;
   const Shape heads = {tokens, config.num_attention_heads, config.head_dim};
   const Shape kv_heads = {tokens, config.num_key_value_heads, config.head_dim};
-  LayerGradientBuffers buffers;
-  buffers.middle = arena.allocate(dtype, {tokens, config.hidden_size});
-  buffers.normed = arena.allocate(dtype, {tokens, config.hidden_size});
-  buffers.attended = arena.allocate(dtype, heads);
-  buffers.q = arena.allocate(dtype, heads);
-  buffers.k = arena.allocate(dtype, kv_heads);
-  buffers.v = arena.allocate(dtype, kv_heads);
-  buffers.qkv = arena.allocate(dtype, {tokens, config.qkv_size()});
+  TrainingBuffers buffers;
+  LayerGradientBuffers& gradients = buffers.gradients;
+  buffers.keys = make_packed_keys(config, tokens, arena);
+  gradients.middle = arena.allocate(dtype, {tokens, config.hidden_size});
+  gradients.attended = arena.allocate(dtype, heads);
+  gradients.q = arena.allocate(dtype, heads);
+  gradients.k = arena.allocate(dtype, kv_heads);
+  gradients.v = arena.allocate(dtype, kv_heads);
+  buffers.forward = make_layer_buffers(config, tokens, LayerUse::training, arena);
+  gradients.normed = arena.allocate(dtype, {tokens, config.hidden_size});
+  gradients.qkv = arena.allocate(dtype, {tokens, config.qkv_size()});
+  buffers.idle = arena.since(buffers.forward.projected);
   return buffers;
 }
 

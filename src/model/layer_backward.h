@@ -19,8 +19,17 @@ struct LayerGradientBuffers {
   Tensor qkv;       // [N, (Hq + 2·Hkv)·D] T
 };
 
-LayerGradientBuffers make_layer_gradient_buffers(const ModelConfig& config, int64_t tokens,
-                                                 Arena& arena);
+/// All that a block's forward and backward work in, N tokens.
+struct TrainingBuffers {
+  LayerBuffers forward;
+  PackedKeys keys;
+  LayerGradientBuffers gradients;
+  /// [bytes] u8: what of all these lies idle while attention's backward runs, in one piece, the last
+  /// of the arena's: scratch for it, with whatever memory follows.
+  Tensor idle;
+};
+
+TrainingBuffers make_training_buffers(const ModelConfig& config, int64_t tokens, Arena& arena);
 
 struct LayerBackwardArgs {
   /// Of all tokens, packed: no rows; the pools take the keys and values once more. Where its buffers
@@ -33,7 +42,8 @@ struct LayerBackwardArgs {
   Tensor dy;                            // [N, H] T: gradient of the block's output
   Tensor dx;  // [N, H] T: gradient of x_in, written; may be the memory of x_in or dy
   Accumulate matrices = Accumulate::yes;  // no: what matrices' gradients hold is replaced
-  Tensor scratch = {};  // [bytes] u8: attention_backward's, changes no bit; or empty
+  /// [bytes] u8: attention_backward's, changes no bit; or empty. May be TrainingBuffers::idle.
+  Tensor scratch = {};
 };
 
 /// dx = ∂L/∂x_in and gradients += ∂L/∂weights (matrices' may be replaced). Deterministic.

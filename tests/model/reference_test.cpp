@@ -49,9 +49,7 @@ class PackedModel {
     const std::vector<float> rope_table = make_rope_table(config, n);
     rope_ = upload(exec_, arena_, rope_table).reshape({n, config.head_dim});
     exec_.stream.synchronize();
-    buffers_ = make_layer_buffers(config, n, LayerUse::training, arena_);
-    packed_keys_ = make_packed_keys(config, n, arena_);
-    gradient_buffers_ = make_layer_gradient_buffers(config, n, arena_);
+    buffers_ = make_training_buffers(config, n, arena_);
     if (activations == Activations::kept)
       for (int64_t l = 0; l < model.layout.layers(); ++l)
         kept_.push_back(make_layer_activations(config, n, arena_));
@@ -104,6 +102,8 @@ class PackedModel {
     exec_.stream.copy(attention_scratch_.data(), nans.data(), bytes);
     exec_.stream.synchronize();
   }
+  /// The same, with what its own buffers have idle by then.
+  void make_idle_scratch() { attention_scratch_ = buffers_.idle; }
   bool used_scratch() const {
     const auto bytes = on_host<uint8_t>(attention_scratch_);
     return std::ranges::any_of(bytes, [](uint8_t byte) { return byte != 0xFF; });
@@ -116,7 +116,7 @@ class PackedModel {
     forget_shared();
     for (int64_t l = model_.layout.layers() - 1; l >= 0; --l) {
       backward_layer(exec_, {.context = context(l),
-                             .buffers = gradient_buffers_,
+                             .buffers = buffers_.gradients,
                              .gradients = layer(l, gradient_base(), DType::f32),
                              .x_in = residual(l),
                              .dy = dy,
@@ -174,14 +174,15 @@ class PackedModel {
   /// Valid until the next call.
   LayerContext context(int64_t l) {
     layer_ = layer(l, base(), model_.config.dtype);
-    layer_buffers_ = kept_.empty() ? buffers_ : keeping(buffers_, kept_[static_cast<size_t>(l)]);
+    layer_buffers_ = kept_.empty() ? buffers_.forward
+                                   : keeping(buffers_.forward, kept_[static_cast<size_t>(l)]);
     return {.config = model_.config,
             .weights = layer_,
             .batch = batch_,
             .buffers = layer_buffers_,
             .rope = rope_,
-            .k_pool = packed_keys_.k,
-            .v_pool = packed_keys_.v};
+            .k_pool = buffers_.keys.k,
+            .v_pool = buffers_.keys.v};
   }
   float eps() const { return static_cast<float>(model_.config.rms_norm_eps); }
 
@@ -203,10 +204,10 @@ class PackedModel {
 
   /// Nothing is left of the forward in what the blocks share.
   void forget_shared() {
-    const LayerBuffers& b = buffers_;
+    const LayerBuffers& b = buffers_.forward;
     for (const Tensor& tensor :
          {b.normed, b.rstd, b.qkv, b.q, b.attended, b.lse, b.projected, b.post_normed, b.post_rstd,
-          b.gate_up, b.activated, packed_keys_.k, packed_keys_.v})
+          b.gate_up, b.activated, buffers_.keys.k, buffers_.keys.v})
       exec_.stream.fill_zero(tensor.data(), tensor.bytes());
   }
 
@@ -287,9 +288,7 @@ class PackedModel {
   HostBatch host_;
   DeviceBatch batch_;
   Tensor rope_;
-  LayerBuffers buffers_;
-  PackedKeys packed_keys_;
-  LayerGradientBuffers gradient_buffers_;
+  TrainingBuffers buffers_;
   std::vector<LayerActivations> kept_;  // [L], or none
   LayerWeights layer_;                  // of the latest context()
   LayerBuffers layer_buffers_;          // the same
@@ -305,6 +304,7 @@ TEST(PackedModel, ScratchChangesNoGradient) {
   config.head_dim = 128;
   config.num_attention_heads = 4;
   config.num_key_value_heads = 2;
+  config.intermediate_size = 4096;  // or what lies idle would be too little
   const FlatModel model(config, 5);
   std::vector<std::vector<int32_t>> sequences;
   std::vector<int32_t> positions;
@@ -319,12 +319,17 @@ TEST(PackedModel, ScratchChangesNoGradient) {
     packed.score(positions, 1.0F);
     return packed.backward(c, e);
   };
-  PackedModel without(model, sequences), with(model, sequences, Activations::kept);
-  with.make_scratch(int64_t{4} << 20);
-  const auto got = gradients(with);
-  EXPECT_EQ(got, gradients(without));
-  EXPECT_TRUE(std::ranges::any_of(got, [](float g) { return g != 0; }));
-  EXPECT_EQ(with.used_scratch(), test::on_hopper());
+  PackedModel without(model, sequences);
+  const auto expected = gradients(without);
+  EXPECT_TRUE(std::ranges::any_of(expected, [](float g) { return g != 0; }));
+  for (const Activations activations : {Activations::recomputed, Activations::kept}) {
+    PackedModel with(model, sequences, activations), with_idle(model, sequences, activations);
+    with.make_scratch(int64_t{4} << 20);
+    with_idle.make_idle_scratch();
+    EXPECT_EQ(gradients(with), expected);
+    EXPECT_EQ(gradients(with_idle), expected);
+    EXPECT_EQ(with.used_scratch(), test::on_hopper());
+  }
 }
 
 struct Case {
