@@ -10,12 +10,13 @@ namespace {
 constexpr int kResidualWindow =
     4;  // input and output in use, one on its way in, one on its way out
 
-/// Bytes that a row of logits takes until its gradient is there, and those of a row of a run.
+/// What HeadBuffers take: so many bytes, and for each row of a chunk and of a run so many more.
 struct HeadBytes {
-  explicit HeadBytes(const ModelConfig& config)
-      : logits(config.dtype == DType::f32 ? 0 : config.vocab_size * size_of(DType::f32)),
-        run((config.vocab_size + 4 * config.hidden_size) * size_of(config.dtype) + 36) {}
-  int64_t logits, run;
+  HeadBytes(const ModelConfig& config, int64_t tokens)
+      : all(tokens * config.hidden_size * size_of(config.dtype) + 16 * Arena::kAlignment),
+        logits(config.dtype == DType::f32 ? 0 : config.vocab_size * size_of(DType::f32)),
+        run((config.vocab_size + 4 * config.hidden_size) * size_of(config.dtype) + 9 * 4) {}
+  int64_t all, logits, run;
 };
 
 /// As many rows as fit into what a block's buffers take anyway, `block_bytes`; and, unless the rows
@@ -26,15 +27,16 @@ HeadExtent choose_head_extent(const ActorOptions& options, const ModelConfig& co
   constexpr int64_t kFewest = 16;        // rows of logits
   constexpr int64_t kTile = 64;          // rows that a product likes to have multiples of
   const int64_t all = options.max_tokens_per_gpu;
-  const HeadBytes bytes(config);
+  const HeadBytes bytes(config, all);
   int64_t room = block_bytes, chunk = options.log_probs_chunk_size;
   if (chunk <= 0) {
     room = std::max(room, int64_t{kind == DeviceKind::cuda ? 1024 : 256} << 20);
-    chunk = std::max(kFewest, room / (bytes.logits + kChunks * bytes.run));
+    chunk = std::max(kFewest, (room - bytes.all) / (bytes.logits + kChunks * bytes.run));
     if (chunk > kTile) chunk -= chunk % kTile;
   }
   chunk = std::min(chunk, all);
-  const int64_t chunks = std::max<int64_t>(1, (room / chunk - bytes.logits) / bytes.run);
+  const int64_t chunks =
+      std::max<int64_t>(1, ((room - bytes.all) / chunk - bytes.logits) / bytes.run);
   return {.chunk = chunk, .run = std::min(chunk * chunks, all)};
 }
 
