@@ -98,7 +98,9 @@ class Backward {
   void token_losses(const HeadRows& rows) {
     const HeadBuffers& head = pass_.buffers.head();
     const int64_t bytes = rows.count * size_of(DType::f32);
-    const auto device = [&](const Tensor& column) { return column.rows(rows.at, rows.count).data(); };
+    const auto device = [&](const Tensor& column) {
+      return column.rows(rows.at, rows.count).data();
+    };
     stream().copy(host_.log_prob.data(), device(head.log_prob), bytes);
     stream().copy(host_.entropy.data(), device(head.entropy), bytes);
     stream().synchronize();

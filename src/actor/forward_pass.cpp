@@ -77,9 +77,10 @@ void for_head_rows(const Pass& pass, int micro_batch,
   const auto rows =
       static_cast<int64_t>(pass.micro_batches[static_cast<size_t>(micro_batch)].rows.size());
   const auto [chunk, run] = pass.buffers.head_extent();
-  for (int64_t first = 0; first < rows; first += chunk) {
+  for (int64_t first = 0, count = 0; first < rows; first += count) {
     leave_if_interrupted(pass);
-    const int64_t at = first % run, count = std::min(chunk, rows - first);
+    const int64_t at = first % run;
+    count = std::min({chunk, run - at, rows - first});
     visit({micro_batch, first, count, at, at + count == run || first + count == rows});
   }
 }

@@ -20,24 +20,23 @@ struct HeadBytes {
 };
 
 /// As many rows as fit into what a block's buffers take anyway, `block_bytes`; and, unless the rows
-/// of logits are given, into 256 MiB on the CPU and 1 GiB on a GPU, which needs more to be busy.
+/// of logits are given, into 256 MiB on the CPU and 1.75 GiB on a GPU, which needs more to be busy.
 HeadExtent choose_head_extent(const ActorOptions& options, const ModelConfig& config,
                               DeviceKind kind, int64_t block_bytes) {
-  constexpr int64_t kChunks = 3;         // of a run: the logits take two fifths of the memory
-  constexpr int64_t kFewest = 16;        // rows of logits
-  constexpr int64_t kTile = 64;          // rows that a product likes to have multiples of
+  constexpr int64_t kChunks = 3;   // about so many are a run: logits take two fifths of the memory
+  constexpr int64_t kFewest = 16;  // rows of logits
+  constexpr int64_t kTile = 256;   // rows that a product computes side by side
+  const auto whole_tiles = [](int64_t rows) { return rows > kTile ? rows - rows % kTile : rows; };
   const int64_t all = options.max_tokens_per_gpu;
   const HeadBytes bytes(config, all);
-  int64_t room = block_bytes, chunk = options.log_probs_chunk_size;
+  int64_t room = block_bytes - bytes.all, chunk = options.log_probs_chunk_size;
   if (chunk <= 0) {
-    room = std::max(room, int64_t{kind == DeviceKind::cuda ? 1024 : 256} << 20);
-    chunk = std::max(kFewest, (room - bytes.all) / (bytes.logits + kChunks * bytes.run));
-    if (chunk > kTile) chunk -= chunk % kTile;
+    room = std::max(room, (int64_t{kind == DeviceKind::cuda ? 1792 : 256} << 20) - bytes.all);
+    chunk = whole_tiles(std::max(kFewest, room / (bytes.logits + kChunks * bytes.run)));
   }
   chunk = std::min(chunk, all);
-  const int64_t chunks =
-      std::max<int64_t>(1, ((room - bytes.all) / chunk - bytes.logits) / bytes.run);
-  return {.chunk = chunk, .run = std::min(chunk * chunks, all)};
+  const int64_t run = whole_tiles((room - chunk * bytes.logits) / bytes.run);
+  return {.chunk = chunk, .run = std::clamp(run, chunk, all)};
 }
 
 HeadBuffers make_head_buffers(const ModelConfig& config, const HeadExtent& extent, int64_t tokens,
@@ -102,8 +101,8 @@ void StepBuffers::place(Arena& activations, Arena& accumulators, Arena& working)
   const int64_t tokens = options_.max_tokens_per_gpu;
   Arena head_size;
   make_head_buffers(config_, head_extent_, tokens, head_size);
-  const Tensor shared = activations.allocate(
-      DType::u8, {std::max(block_bytes(config_, tokens), head_size.used())});
+  const Tensor shared =
+      activations.allocate(DType::u8, {std::max(block_bytes(config_, tokens), head_size.used())});
   Arena block(static_cast<std::byte*>(shared.data()), shared.bytes()), head = block;
   block_ = make_training_buffers(config_, tokens, block);
   head_ = make_head_buffers(config_, head_extent_, tokens, head);

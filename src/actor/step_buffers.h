@@ -17,7 +17,7 @@ namespace miles {
 /// their gradient is there, C rows at a time are enough.
 struct HeadExtent {
   int64_t chunk = 0;  // C: rows of logits at a time
-  int64_t run = 0;    // R: rows whose gradients are one product; a multiple of C, or all there can be
+  int64_t run = 0;    // R: rows whose gradients are one product; C or more
 };
 
 /// Room for a run of rows at the head.

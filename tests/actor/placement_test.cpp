@@ -213,6 +213,25 @@ TEST_P(Placement, AnotherSplitOfTheStepAgreesToRounding) {
     EXPECT_NEAR(a.losses[i], b.losses[i], 1e-6 * (1 + std::fabs(a.losses[i])));
 }
 
+/// With so large a vocabulary a run of rows at the head is a few chunks and a part of one, or one.
+TEST_P(Placement, HowManyRowsPassTheHeadTogetherChangesNoMoreThanRounding) {
+  ModelConfig large = config();
+  large.vocab_size = 2312;
+  ActorOptions options = actor_options(ActorPlacement::streamed);
+  options.log_probs_chunk_size = 48;
+  const Trace a = run(large, options, Between::nothing);
+  const double tolerance = GetParam().dtype == DType::f32 ? 2e-5 : 2e-2;
+  for (const int64_t rows : {1, 3, 5}) {
+    options.log_probs_chunk_size = rows;
+    const Trace b = run(large, options, Between::nothing);
+    EXPECT_EQ(a.log_probs[0], b.log_probs[0]) << rows;
+    EXPECT_EQ(a.log_probs[1], b.log_probs[1]) << rows;
+    EXPECT_NEAR(a.grad_norms[0], b.grad_norms[0], tolerance * a.grad_norms[0]) << rows;
+    for (size_t i = 0; i < 5; ++i)
+      EXPECT_NEAR(a.losses[i], b.losses[i], 1e-6 * (1 + std::fabs(a.losses[i]))) << rows;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Models, Placement,
                          testing::Values(Case{DType::f32, true}, Case{DType::bf16, true},
                                          Case{DType::f32, false}, Case{DType::bf16, false},

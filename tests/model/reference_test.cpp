@@ -174,8 +174,8 @@ class PackedModel {
   /// Valid until the next call.
   LayerContext context(int64_t l) {
     layer_ = layer(l, base(), model_.config.dtype);
-    layer_buffers_ = kept_.empty() ? buffers_.forward
-                                   : keeping(buffers_.forward, kept_[static_cast<size_t>(l)]);
+    layer_buffers_ =
+        kept_.empty() ? buffers_.forward : keeping(buffers_.forward, kept_[static_cast<size_t>(l)]);
     return {.config = model_.config,
             .weights = layer_,
             .batch = batch_,
