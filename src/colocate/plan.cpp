@@ -97,43 +97,41 @@ MemoryPlan plan_fewest_recomputed(PlanInput input, int64_t device_bytes) {
 
 namespace {
 
-void check_place(Place place, const MemoryPlan& plan, int64_t budget) {
-  const bool device = place == Place::device;
-  const int64_t need = device ? plan.device_peak : plan.host_peak;
-  if (need <= budget) return;
-  fail(ErrorCode::budget,
-       "does not fit: the run needs {} ({} bytes) of {} memory, the budget is {} ({} bytes); "
-       "largest: {}. Raise {} to {}, or {}",
-       format_bytes(need), need, name_of(place), format_bytes(budget), budget,
-       largest_tags(device ? plan.device_at_peak : plan.host_at_peak),
-       device ? "--gpu-memory-budget" : "--host-memory-budget", need, remedies(place, plan));
+using FlagsByTag = std::vector<std::pair<const char*, const char*>>;
+
+/// What lowers what is held under a tag. Weights and optimizer state are the model's.
+FlagsByTag lowering_flags(const MemoryPlan& plan) {
+  return {{"rollout.kv_cache", "--max-total-tokens"},
+          {"rollout.workspace", "--chunked-prefill-size or --max-running-requests"},
+          {"actor.activations",
+           plan.streams ? "--max-tokens-per-gpu or --log-probs-chunk-size"
+                        : "--max-tokens-per-gpu, --log-probs-chunk-size, --global-batch-size or "
+                          "--rollout-max-response-len"},
+          {"store.activations", "--global-batch-size or --rollout-max-response-len"}};
 }
 
-}  // namespace
+/// A place's share of a plan.
+struct Held {
+  Held(Place place, const MemoryPlan& plan)
+      : bytes(place == Place::device ? plan.device_peak : plan.host_peak),
+        tags(place == Place::device ? plan.device_at_peak : plan.host_at_peak) {}
+  int64_t of(const char* tag) const {
+    const auto found = tags.find(tag);
+    return found == tags.end() ? 0 : found->second;
+  }
+  int64_t bytes;         // at the peak
+  const TagBytes& tags;  // then
+};
 
-namespace {
-
-/// "lower --flag" for what is held under each tag of the place that a flag lowers, the largest
-/// first: of what takes a twentieth, or of the largest where nothing does. Weights and optimizer
-/// state are the model's, and have none.
-void add_lowering(Place place, const MemoryPlan& plan, std::vector<std::string>& all) {
-  const bool device = place == Place::device;
-  const TagBytes& held = device ? plan.device_at_peak : plan.host_at_peak;
-  const int64_t peak = device ? plan.device_peak : plan.host_peak;
-  const std::pair<const char*, const char*> lowered[] = {
-      {"rollout.kv_cache", "--max-total-tokens"},
-      {"rollout.workspace", "--chunked-prefill-size or --max-running-requests"},
-      {"actor.activations", plan.streams ? "--max-tokens-per-gpu"
-                                         : "--max-tokens-per-gpu, --global-batch-size or "
-                                           "--rollout-max-response-len"},
-      {"store.activations", "--global-batch-size or --rollout-max-response-len"}};
+/// "lower --flag" for each tag that a flag lowers, the largest first: of what takes a twentieth, or
+/// of the largest where nothing does.
+void add_lowering(const Held& held, const MemoryPlan& plan, std::vector<std::string>& all) {
   std::vector<std::pair<int64_t, const char*>> flags;  // by the bytes that they are about
-  for (const auto& [tag, flag] : lowered)
-    if (const auto found = held.find(tag); found != held.end())
-      flags.emplace_back(found->second, flag);
+  for (const auto& [tag, flag] : lowering_flags(plan))
+    if (held.of(tag) > 0) flags.emplace_back(held.of(tag), flag);
   std::ranges::sort(flags, std::greater{});
   for (const auto& [bytes, flag] : flags)
-    if (bytes >= peak / 20 || flag == flags.front().second)
+    if (bytes >= held.bytes / 20 || flag == flags.front().second)
       all.push_back(fmt::format("lower {}", flag));
 }
 
@@ -144,30 +142,57 @@ void add_recomputing(const MemoryPlan& plan, std::vector<std::string>& all) {
         plan.recomputed_blocks, plan.blocks - plan.recomputed_blocks, plan.blocks));
 }
 
+/// What stays at the peak when everything that flags lower is gone.
+int64_t least_held(const Held& held, const MemoryPlan& plan) {
+  int64_t least = held.bytes - held.of("store.grads");
+  for (const auto& [tag, flag] : lowering_flags(plan)) least -= held.of(tag);
+  return least;
+}
+
 std::string joined(const std::vector<std::string>& all) {
-  return all.empty() ? "take a smaller model" : fmt::format("{}", fmt::join(all, ", or "));
+  return fmt::format("{}", fmt::join(all, ", or "));
+}
+
+void check_place(Place place, const MemoryPlan& plan, int64_t budget) {
+  const Held held(place, plan);
+  if (held.bytes <= budget) return;
+  fail(ErrorCode::budget,
+       "does not fit: the run needs {} ({} bytes) of {} memory, the budget is {} ({} bytes); "
+       "largest: {}. Raise {} to {}, or {}",
+       format_bytes(held.bytes), held.bytes, name_of(place), format_bytes(budget), budget,
+       largest_tags(held.tags),
+       place == Place::device ? "--gpu-memory-budget" : "--host-memory-budget", held.bytes,
+       remedies(place, plan, budget));
 }
 
 }  // namespace
 
-std::string remedies(Place place, const MemoryPlan& plan) {
+std::string remedies(Place place, const MemoryPlan& plan, int64_t room) {
   const bool device = place == Place::device;
+  const Held held(place, plan);
+  const int64_t least = least_held(held, plan);
   std::vector<std::string> all;
-  if (device) add_recomputing(plan, all);
-  if (!device && plan.host_at_peak.contains("store.grads"))
-    all.emplace_back(
-        "raise --gpu-memory-budget (gradients that stay on the device need no host memory)");
-  add_lowering(place, plan, all);
+  if (least <= room) {
+    if (device) add_recomputing(plan, all);
+    if (held.of("store.grads") > 0)
+      all.emplace_back(
+          "raise --gpu-memory-budget (gradients that stay on the device need no host memory)");
+    add_lowering(held, plan, all);
+  }
   if (device && plan.trains && !plan.streams)
     all.emplace_back(
         "pass --colocate --colocate-memory-peak-device gpu, which keeps least on the device");
+  if (all.empty())
+    all.push_back(
+        fmt::format("take a smaller model ({} of it no flag lowers)", format_bytes(least)));
   return joined(all);
 }
 
 std::string remedies(const MemoryPlan& plan) {
   std::vector<std::string> all;
   add_recomputing(plan, all);
-  for (const Place place : {Place::device, Place::host}) add_lowering(place, plan, all);
+  for (const Place place : {Place::device, Place::host}) add_lowering({place, plan}, plan, all);
+  if (all.empty()) all.emplace_back("take a smaller model");
   return joined(all);
 }
 

@@ -47,9 +47,9 @@ MemoryPlan plan_memory(const PlanInput& input);
 MemoryPlan plan_fewest_recomputed(PlanInput input, int64_t device_bytes);
 
 /// What lowers the plan's need in a place, for messages: "raise --recompute-num-layers …, or lower
-/// --max-total-tokens, or …".
-std::string remedies(Place place, const MemoryPlan& plan);
-/// The same where both places are one memory, the machine's.
+/// --max-total-tokens, or …". Only what can bring it to `room` bytes.
+std::string remedies(Place place, const MemoryPlan& plan, int64_t room);
+/// What lowers it where both places are one memory, the machine's.
 std::string remedies(const MemoryPlan& plan);
 
 /// Throws Error{budget} naming need, budget, what takes most, and what to change.

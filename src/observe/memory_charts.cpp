@@ -1,12 +1,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <limits>
 #include <map>
 #include <set>
 #include <span>
+#include <utility>
 
 #include "base/units.h"
 #include "observe/report_charts.h"
@@ -20,6 +20,7 @@ constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 constexpr size_t kMostTicks = 120;      // event lines that do not hide what is behind them
 constexpr int64_t kDetailRollouts = 3;  // rollouts shown close up
 constexpr double kFarBudget = 4;        // a budget beyond this many peaks would flatten the chart
+constexpr double kCloseBudget = 1.12;   // one below this many is at the height of the peak's label
 
 /// One of the two memories, and where an event keeps its numbers.
 struct Memory {
@@ -42,39 +43,42 @@ struct TagColour {
   const char* colour;
 };
 
-/// The tags that ever held something, from the bottom of the stack to its top: what is shared, the
-/// store, the trainer in blue, the engine in orange, so that taking turns is seen before a legend
-/// is read. Last, above the peak and the budget that do not count them, what is between two owners
-/// and what the driver holds.
+/// From the bottom of the stack to its top: the store, the trainer in blue, the engine in orange,
+/// so that taking turns is seen before a legend is read; a tag looks the same in every run. Last,
+/// above the peak and the budget that do not count them, what is between two owners and what the
+/// driver holds.
+constexpr std::pair<const char*, const char*> kColours[] = {
+    {"staging", "grey-1"},
+    {"store.params", "green-1"},
+    {"store.optimizer", "green-0"},
+    {"store.grads", "green-2"},
+    {"store.activations", "green-3"},
+    {"store.reference", "pink-0"},
+    {"actor.params", "blue-1"},
+    {"actor.optimizer", "blue-0"},
+    {"actor.grads", "blue-2"},
+    {"actor.activations", "blue-3"},
+    {"actor.workspace", "blue-4"},
+    {"actor.reference", "pink-0"},
+    {"rollout.weights", "orange-0"},
+    {"rollout.kv_cache", "orange-1"},
+    {"rollout.workspace", "orange-2"},
+    {kExchangeTag, "grey-1"},
+    {kDriverTag, "grey-3"},
+};
+
+/// The tags that ever held something, in that order; below them those that it does not know.
 std::vector<TagColour> colours_of(Events events, const Memory& memory) {
-  struct Family {
-    const char* prefix;
-    std::array<const char*, 5> shades;
-  };
-  static constexpr std::array<Family, 6> kFamilies = {{
-      {"store", {"green-0", "green-2", "green-1", "green-3", "green-2"}},
-      {"actor.", {"blue-0", "blue-2", "blue-1", "blue-3", "blue-4"}},
-      {"rollout.", {"orange-1", "orange-2", "orange-0", "orange-3", "orange-2"}},
-      {kExchangeTag, {"grey-1", "grey-1", "grey-1", "grey-1", "grey-1"}},
-      {kDriverTag, {"grey-3", "grey-3", "grey-3", "grey-3", "grey-3"}},
-      {"", {"grey-1", "pink-0", "grey-2", "grey-0", "grey-3"}},
-  }};
-  const auto family_of = [](const std::string& tag) {
-    size_t f = 0;
-    while (!tag.starts_with(kFamilies[f].prefix)) ++f;
-    return f;
-  };
   std::set<std::string> tags;
   for (const MemoryEvent& event : events)
     for (const auto& [tag, bytes] : event.*memory.by_tag)
       if (bytes > 0) tags.insert(tag);
+  std::vector<TagColour> known;
+  for (const auto& [tag, colour] : kColours)
+    if (tags.erase(tag) > 0) known.push_back({tag, colour});
   std::vector<TagColour> colours;
-  for (const size_t f : {5, 0, 1, 2, 3, 4}) {
-    size_t used = 0;
-    for (const std::string& tag : tags)
-      if (family_of(tag) == f)
-        colours.push_back({tag, kFamilies[f].shades[used++ % kFamilies[f].shades.size()]});
-  }
+  for (const std::string& tag : tags) colours.push_back({tag, "grey-2"});
+  colours.insert(colours.end(), known.begin(), known.end());
   return colours;
 }
 
@@ -139,14 +143,18 @@ struct Stretch {
   double start = 0;  // seconds, that start on the run's clock
 };
 
-void add_peaks(ChartSpec& chart, std::vector<double> between) {
+/// `budget`: bytes, or 0; its line keeps the peak's label off itself.
+void add_peaks(ChartSpec& chart, std::vector<double> between, double budget) {
   const double highest = max_of(between);
   if (!(highest > 0)) return;
   const auto at =
       static_cast<size_t>(std::find(between.begin(), between.end(), highest) - between.begin());
   const double end = at + 1 < chart.x.size() ? chart.x[at + 1] : chart.x[at];
-  chart.labels.push_back({(chart.x[at] + end) / 2, highest,
-                          fmt::format("peak {}", format_quantity(highest, Quantity::bytes))});
+  const bool close = budget > highest && budget < kCloseBudget * highest;
+  chart.labels.push_back({.x = (chart.x[at] + end) / 2,
+                          .y = highest,
+                          .text = fmt::format("peak {}", format_quantity(highest, Quantity::bytes)),
+                          .below = close});
   chart.series.push_back({"peak", "text", Mark::thin, std::move(between), {}});
 }
 
@@ -176,7 +184,8 @@ std::string memory_chart(const Stretch& stretch, const Memory& memory) {
     chart.caption += fmt::format(" {} events share {} steps, of which each shows its fullest.",
                                  events.size(), ranges.size());
   add_tags(chart, events, chosen, memory);
-  add_peaks(chart, peaks(events, ranges, memory));
+  add_peaks(chart, peaks(events, ranges, memory),
+            static_cast<double>(events.back().*memory.budget));
   add_budget(chart, events, memory);
   if (events.size() <= kMostTicks)
     for (const MemoryEvent& event : events) chart.ticks.push_back(event.time - stretch.start);

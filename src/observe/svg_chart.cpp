@@ -251,8 +251,8 @@ class Drawing {
         out(),
         "<circle cx=\"{0:.1f}\" cy=\"{1:.1f}\" r=\"3.5\" style=\"fill:var(--text)\"/>"
         "<text class=\"label\" x=\"{2:.1f}\" y=\"{3:.1f}\" text-anchor=\"{4}\">{5}</text>\n",
-        x, y, leftwards ? x - 7 : x + 7, std::max(y - 4, 11.0), leftwards ? "end" : "start",
-        escape_html(label.text));
+        x, y, leftwards ? x - 7 : x + 7, label.below ? y + 14 : std::max(y - 4, 11.0),
+        leftwards ? "end" : "start", escape_html(label.text));
   }
 
   /// An invisible strip per point, whose title the browser shows under the pointer.

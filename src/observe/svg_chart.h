@@ -41,6 +41,7 @@ struct ChartLabel {
   double x = 0;
   double y = 0;
   std::string text = {};
+  bool below = false;  // the point, not above it
 };
 
 struct ChartSpec {

@@ -224,7 +224,8 @@ int64_t room_to_fill(const TrainConfig& config, const MemoryPlan& least, const M
 }
 
 void check_device_has(const MemoryPlan& plan, const Device& device) {
-  if (plan.device_peak <= there_is(plan, device)) return;
+  const int64_t room = there_is(plan, device);
+  if (plan.device_peak <= room) return;
   const std::string need = format_bytes(plan.device_peak),
                     capacity = format_bytes(device.capacity_bytes());
   if (device.kind() == DeviceKind::cpu)
@@ -236,7 +237,7 @@ void check_device_has(const MemoryPlan& plan, const Device& device) {
        "and other processes hold {}, and {} is left for driver and libraries; end other processes, "
        "or {}",
        need, capacity, device.name(), format_bytes(device.foreign_bytes()),
-       format_bytes(driver_growth(device)), remedies(Place::device, plan));
+       format_bytes(driver_growth(device)), remedies(Place::device, plan, room));
 }
 
 void keep_fitting_prompts(DataSource& data, const Tokenizer& tokenizer, int64_t max_prompt_len) {

@@ -243,13 +243,30 @@ TEST(Remedies, NameTheFlagsThatLowerWhatIsHeldTheMostFirst) {
   plan.device_peak = 1000;
   plan.device_at_peak = {
       {"rollout.weights", 700}, {"rollout.workspace", 200}, {"rollout.kv_cache", 100}};
-  EXPECT_EQ(remedies(Place::device, plan),
+  EXPECT_EQ(remedies(Place::device, plan, 900),
             "lower --chunked-prefill-size or --max-running-requests, or lower --max-total-tokens");
   plan.device_at_peak = {
       {"rollout.weights", 950}, {"rollout.workspace", 10}, {"rollout.kv_cache", 40}};
-  EXPECT_EQ(remedies(Place::device, plan), "lower --max-total-tokens");
-  plan.device_at_peak = {{"rollout.weights", 1000}};
-  EXPECT_EQ(remedies(Place::device, plan), "take a smaller model");
+  EXPECT_EQ(remedies(Place::device, plan, 950), "lower --max-total-tokens");
+}
+
+TEST(Remedies, NameNoFlagThatCannotBeEnough) {
+  MemoryPlan plan;
+  plan.trains = false;
+  plan.device_peak = 1000;
+  plan.device_at_peak = {{"rollout.weights", 800}, {"rollout.kv_cache", 200}};
+  EXPECT_EQ(remedies(Place::device, plan, 800), "lower --max-total-tokens");
+  EXPECT_EQ(remedies(Place::device, plan, 799),
+            "take a smaller model (800 B of it no flag lowers)");
+  plan.trains = true;
+  EXPECT_EQ(remedies(Place::device, plan, 799),
+            "pass --colocate --colocate-memory-peak-device gpu, which keeps least on the device");
+  plan.host_peak = 1000;
+  plan.host_at_peak = {{"store.params", 800}, {"store.grads", 150}, {"store.activations", 50}};
+  EXPECT_EQ(remedies(Place::host, plan, 800),
+            "raise --gpu-memory-budget (gradients that stay on the device need no host memory), or "
+            "lower --global-batch-size or --rollout-max-response-len");
+  EXPECT_EQ(remedies(Place::host, plan, 799), "take a smaller model (800 B of it no flag lowers)");
 }
 
 TEST(Remedies, OfAMachineWithOneMemoryAreThoseOfBothPlaces) {
@@ -259,9 +276,9 @@ TEST(Remedies, OfAMachineWithOneMemoryAreThoseOfBothPlaces) {
   plan.device_at_peak = {{"actor.activations", 50}};
   plan.host_at_peak = {{"store.activations", 90}, {"store.grads", 10}};
   EXPECT_EQ(remedies(plan),
-            "lower --max-tokens-per-gpu, or lower --global-batch-size or "
+            "lower --max-tokens-per-gpu or --log-probs-chunk-size, or lower --global-batch-size or "
             "--rollout-max-response-len");
-  EXPECT_EQ(remedies(Place::host, plan),
+  EXPECT_EQ(remedies(Place::host, plan, 99),
             "raise --gpu-memory-budget (gradients that stay on the device need no host memory), or "
             "lower --global-batch-size or --rollout-max-response-len");
 }
