@@ -1,7 +1,9 @@
-#include <fstream>
-#include <thread>
+#include <fmt/format.h>
+#include <omp.h>
 
-#include "base/error.h"
+#include <fstream>
+
+#include "base/units.h"
 #include "device/anonymous_memory.h"
 #include "device/cpu/cpu_stream.h"
 #include "device/device.h"
@@ -31,7 +33,7 @@ class CpuDevice : public Device {
  private:
   AnonymousMemory memory_;
   std::string name_ =
-      fmt::format("{}, {} threads", processor_name(), std::thread::hardware_concurrency());
+      fmt::format("{}, {}", processor_name(), format_count(omp_get_max_threads(), "thread"));
 };
 
 }  // namespace
