@@ -30,7 +30,7 @@ struct ActorOptions {
   int64_t max_tokens_per_step = 0;     // tokens of all samples of one optimizer step
   int64_t max_sequences_per_step = 0;  // samples of one optimizer step
   int64_t max_sequence_length = 0;     // tokens of the longest sample
-  int64_t log_probs_chunk_size = 0;    // rows of logits at a time; 0: chosen by vocabulary
+  int64_t log_probs_chunk_size = 0;    // rows of logits at a time; 0: chosen (HeadExtent)
   /// Blocks that the backward of the largest step recomputes, the first ones; the others keep their
   /// activations. As many as there are, or more: all. A smaller step keeps more in the same memory.
   int64_t recompute_num_layers = INT64_MAX;

@@ -81,7 +81,11 @@ void for_head_rows(const Pass& pass, int micro_batch,
     leave_if_interrupted(pass);
     const int64_t at = first % run;
     count = std::min({chunk, run - at, rows - first});
-    visit({micro_batch, first, count, at, at + count == run || first + count == rows});
+    visit({.micro_batch = micro_batch,
+           .first = first,
+           .count = count,
+           .at = at,
+           .last = at + count == run || first + count == rows});
   }
 }
 

@@ -45,7 +45,9 @@ struct HeadRows {
   bool last = false;  // of its run
 
   /// The run up to and with these.
-  HeadRows run() const { return {micro_batch, first - at, at + count, 0, last}; }
+  HeadRows run() const {
+    return {.micro_batch = micro_batch, .first = first - at, .count = at + count, .last = last};
+  }
 };
 
 /// Logits, log-probs and entropies of a chunk, on the device in HeadBuffers at rows.at. The logits,

@@ -1,6 +1,7 @@
 #include "actor/step_buffers.h"
 
 #include <algorithm>
+#include <ranges>
 
 #include "model/rope.h"
 
@@ -9,35 +10,6 @@ namespace {
 
 constexpr int kResidualWindow =
     4;  // input and output in use, one on its way in, one on its way out
-
-/// What HeadBuffers take: so many bytes, and for each row of a chunk and of a run so many more.
-struct HeadBytes {
-  HeadBytes(const ModelConfig& config, int64_t tokens)
-      : all(tokens * config.hidden_size * size_of(config.dtype) + 16 * Arena::kAlignment),
-        logits(config.dtype == DType::f32 ? 0 : config.vocab_size * size_of(DType::f32)),
-        run((config.vocab_size + 4 * config.hidden_size) * size_of(config.dtype) + 9 * 4) {}
-  int64_t all, logits, run;
-};
-
-/// As many rows as fit into what a block's buffers take anyway, `block_bytes`; and, unless the rows
-/// of logits are given, into 256 MiB on the CPU and 1.75 GiB on a GPU, which needs more to be busy.
-HeadExtent choose_head_extent(const ActorOptions& options, const ModelConfig& config,
-                              DeviceKind kind, int64_t block_bytes) {
-  constexpr int64_t kChunks = 3;   // about so many are a run: logits take two fifths of the memory
-  constexpr int64_t kFewest = 16;  // rows of logits
-  constexpr int64_t kTile = 256;   // rows that a product computes side by side
-  const auto whole_tiles = [](int64_t rows) { return rows > kTile ? rows - rows % kTile : rows; };
-  const int64_t all = options.max_tokens_per_gpu;
-  const HeadBytes bytes(config, all);
-  int64_t room = block_bytes - bytes.all, chunk = options.log_probs_chunk_size;
-  if (chunk <= 0) {
-    room = std::max(room, (int64_t{kind == DeviceKind::cuda ? 1792 : 256} << 20) - bytes.all);
-    chunk = whole_tiles(std::max(kFewest, room / (bytes.logits + kChunks * bytes.run)));
-  }
-  chunk = std::min(chunk, all);
-  const int64_t run = whole_tiles((room - chunk * bytes.logits) / bytes.run);
-  return {.chunk = chunk, .run = std::clamp(run, chunk, all)};
-}
 
 HeadBuffers make_head_buffers(const ModelConfig& config, const HeadExtent& extent, int64_t tokens,
                               Arena& arena) {
@@ -58,10 +30,36 @@ HeadBuffers make_head_buffers(const ModelConfig& config, const HeadExtent& exten
   return head;
 }
 
-int64_t block_bytes(const ModelConfig& config, int64_t tokens) {
-  Arena size;
-  make_training_buffers(config, tokens, size);
-  return size.used();
+/// Four chunks are a run: their gradients take about twice the memory of one chunk of f32 logits.
+/// In f32 logits and gradients are one, and so are chunk and run.
+HeadExtent extent_of(const ModelConfig& config, int64_t chunk) {
+  return {.chunk = chunk, .run = config.dtype == DType::f32 ? chunk : 4 * chunk};
+}
+
+/// What runs the head is cut into decides how its gradient is rounded, so it follows from what a
+/// checkpoint's fingerprint knows: model, device and flag. Unless given, as many rows as fit into
+/// 256 MiB on the CPU and 2 GiB on a GPU, which needs more to be busy.
+HeadExtent choose_head_extent(const ActorOptions& options, const ModelConfig& config,
+                              DeviceKind kind) {
+  constexpr int64_t kFewest = 16;
+  constexpr int64_t kTile = 256;  // rows that a product computes side by side
+  const int64_t room = int64_t{kind == DeviceKind::cuda ? 2048 : 256} << 20;
+  int64_t chunk = options.log_probs_chunk_size;
+  if (chunk <= 0) {
+    const auto fits = [&](int64_t rows) {
+      Arena size;
+      make_head_buffers(config, extent_of(config, rows), 0, size);
+      return size.used() <= room;
+    };
+    const auto rows = std::views::iota(kFewest + 1, int64_t{1} << 16);
+    chunk = *std::ranges::partition_point(rows, fits) - 1;
+    if (chunk > kTile) chunk -= chunk % kTile;
+  }
+  // More rows than a micro-batch has never come, and libraries want to count elements in an int.
+  const int64_t most =
+      std::min(options.max_tokens_per_gpu, std::max<int64_t>(1, INT32_MAX / config.vocab_size));
+  const HeadExtent extent = extent_of(config, std::min(chunk, most));
+  return {.chunk = extent.chunk, .run = std::min(extent.run, most)};
 }
 
 }  // namespace
@@ -72,8 +70,7 @@ StepBuffers::StepBuffers(const ActorOptions& options, const ModelConfig& config,
       config_(config),
       layout_(layout),
       device_(memory.device.kind()),
-      head_extent_(choose_head_extent(options, config, device_,
-                                      block_bytes(config, options.max_tokens_per_gpu))),
+      head_extent_(choose_head_extent(options, config, device_)),
       rope_table_(make_rope_table(config, options.max_sequence_length)) {
   Arena activations, accumulators, working;
   place(activations, accumulators, working);
@@ -99,10 +96,12 @@ StepBuffers::StepBuffers(const ActorOptions& options, const ModelConfig& config,
 
 void StepBuffers::place(Arena& activations, Arena& accumulators, Arena& working) {
   const int64_t tokens = options_.max_tokens_per_gpu;
-  Arena head_size;
+  Arena block_size, head_size;
+  make_training_buffers(config_, tokens, block_size);
   make_head_buffers(config_, head_extent_, tokens, head_size);
   const Tensor shared =
-      activations.allocate(DType::u8, {std::max(block_bytes(config_, tokens), head_size.used())});
+      activations.allocate(DType::u8, {std::max(block_size.used(), head_size.used())});
+  head_surplus_ = shared.bytes() - block_size.used();
   Arena block(static_cast<std::byte*>(shared.data()), shared.bytes()), head = block;
   block_ = make_training_buffers(config_, tokens, block);
   head_ = make_head_buffers(config_, head_extent_, tokens, head);

@@ -17,7 +17,7 @@ namespace miles {
 /// their gradient is there, C rows at a time are enough.
 struct HeadExtent {
   int64_t chunk = 0;  // C: rows of logits at a time
-  int64_t run = 0;    // R: rows whose gradients are one product; C or more
+  int64_t run = 0;    // R: rows whose gradients are one product, at least C
 };
 
 /// Room for a run of rows at the head.
@@ -83,6 +83,7 @@ class StepBuffers {
   Tensor norms() const { return norms_; }                      // [chunks] f32: sums of squares
   std::span<std::byte> workspace() const;
   const HeadExtent& head_extent() const { return head_extent_; }
+  int64_t head_surplus() const { return head_surplus_; }  // bytes that the head alone needs
 
  private:
   void place(Arena& activations, Arena& gradients, Arena& workspace);
@@ -95,6 +96,7 @@ class StepBuffers {
   const ParamLayout& layout_;
   DeviceKind device_;
   HeadExtent head_extent_;
+  int64_t head_surplus_ = 0;
   std::vector<float> rope_table_;  // on the host, made once
   std::vector<float> inverses_;    // [C] on the host
   TrainingBuffers block_;

@@ -30,11 +30,8 @@ MemoryPlan plan_engine(const EngineOptions& options, const ModelConfig& config,
   const Region staging = commit_all(engine, config, layout, memory);
   MemoryPlan plan;
   plan.trains = false;
-  const PlaceUsage &on_device = ledger.usage(Place::device), &on_host = ledger.usage(Place::host);
-  plan.device_peak = on_device.peak;
-  plan.host_peak = on_host.peak;
-  plan.device_at_peak = on_device.at_event_peak;
-  plan.host_at_peak = on_host.at_event_peak;
+  plan.add(
+      {.name = "load", .device = ledger.usage(Place::device), .host = ledger.usage(Place::host)});
   return plan;
 }
 

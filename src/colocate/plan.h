@@ -22,7 +22,7 @@ struct PlanInput {
 };
 
 struct MemoryPlan {
-  std::vector<HandoffEvent> events;  // of the start and of one whole turn
+  std::vector<HandoffEvent> events;  // of the start and one whole turn; one of an engine alone
   int64_t device_peak = 0;           // bytes
   int64_t host_peak = 0;             // bytes
   TagBytes device_at_peak;           // what the device holds at its peak
@@ -31,6 +31,10 @@ struct MemoryPlan {
   bool streams = false;              // its trainer's state
   int64_t recomputed_blocks = 0;     // at a step of the largest size: ActorOptions' number, or all
   int64_t blocks = 0;                // of the model, where it trains
+  int64_t head_surplus = 0;          // bytes of "actor.activations" that logits alone need
+
+  /// One more event: it may be the peak.
+  void add(const HandoffEvent& event);
 };
 
 /// Keeps as much of a streamed trainer's state on the device as leaves the plan within
@@ -47,7 +51,8 @@ MemoryPlan plan_memory(const PlanInput& input);
 MemoryPlan plan_fewest_recomputed(PlanInput input, int64_t device_bytes);
 
 /// What lowers the plan's need in a place, for messages: "raise --recompute-num-layers …, or lower
-/// --max-total-tokens, or …". Only what can bring it to `room` bytes.
+/// --max-total-tokens, or …". Only what would bring it to `room` bytes if it took away all that it
+/// is about; joined by "and" where only all together would; or that no flag can be enough.
 std::string remedies(Place place, const MemoryPlan& plan, int64_t room);
 /// What lowers it where both places are one memory, the machine's.
 std::string remedies(const MemoryPlan& plan);

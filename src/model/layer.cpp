@@ -43,7 +43,7 @@ LayerBuffers make_layer_buffers(const ModelConfig& config, int64_t tokens, Layer
     buffers.rstd = arena.allocate(DType::f32, {tokens});
     buffers.lse = arena.allocate(DType::f32, {tokens, config.num_attention_heads});
   }
-  // From here on it is what the backward of attention leaves alone (make_training_buffers).
+  // What follows attention's backward does not need: TrainingBuffers::idle begins here.
   buffers.projected = arena.allocate(dtype, {tokens, config.hidden_size});
   buffers.post_normed = buffers.normed;
   if (training) {

@@ -24,8 +24,8 @@ struct TrainingBuffers {
   LayerBuffers forward;
   PackedKeys keys;
   LayerGradientBuffers gradients;
-  /// [bytes] u8: what of all these lies idle while attention's backward runs, in one piece, the last
-  /// of the arena's: scratch for it, with whatever memory follows.
+  /// [bytes] u8: those of them that lie idle while attention's backward runs, which are scratch for
+  /// it. They come last in the arena, so whoever places something behind them can lend that too.
   Tensor idle;
 };
 

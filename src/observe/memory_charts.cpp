@@ -77,7 +77,7 @@ std::vector<TagColour> colours_of(Events events, const Memory& memory) {
   for (const auto& [tag, colour] : kColours)
     if (tags.erase(tag) > 0) known.push_back({tag, colour});
   std::vector<TagColour> colours;
-  for (const std::string& tag : tags) colours.push_back({tag, "grey-2"});
+  for (const std::string& tag : tags) colours.push_back({tag, "grey-0"});
   colours.insert(colours.end(), known.begin(), known.end());
   return colours;
 }

@@ -117,22 +117,30 @@ TEST_P(ActorMemory, ARehearsalBooksWhatTheRealThingTakes) {
   EXPECT_EQ(rig_.ledger.usage(Place::host).event_peak, host_peak);
 }
 
-/// Logits lie where blocks' activations lie, and as many rows pass together as fit there.
 TEST_P(ActorMemory, TheHeadTakesMemoryOnlyBeyondWhatABlockTakes) {
-  ModelConfig config = deep_config(DType::bf16);
-  config.vocab_size = 1000;
-  const auto peak = [&](int64_t rows_of_logits) {
+  struct Taken {
+    int64_t activations, surplus;  // bytes
+  };
+  const auto take = [&](int64_t vocab_size, int64_t rows_of_logits) {
+    ModelConfig config = deep_config(DType::bf16);
+    config.vocab_size = vocab_size;
     ActorOptions options = actor_options(GetParam());
     options.log_probs_chunk_size = rows_of_logits;
     ActorRig rig(config, options);
     rig.actor.onload();
+    rig.ledger.begin_event();
     train(rig);
-    return rig.ledger.usage(Place::device).peak;
+    return Taken{rig.ledger.usage(Place::device).at_event_peak.at("actor.activations"),
+                 rig.actor.head_surplus()};
   };
-  const int64_t least = peak(1), rows = actor_options(GetParam()).max_tokens_per_gpu;
-  EXPECT_EQ(peak(4), least);
+  const Taken little = take(258, 1);  // of logits
+  EXPECT_EQ(little.surplus, 0);
+  EXPECT_EQ(take(2312, 1).activations, little.activations);
+  const Taken much = take(2312, 48);
+  EXPECT_GT(much.surplus, 0);
   if (test::on_cuda()) return;  // whose pages are larger than all of this
-  EXPECT_GT(peak(rows), least);
+  EXPECT_NEAR(static_cast<double>(much.activations - little.activations),
+              static_cast<double>(much.surplus), 4096);
 }
 
 TEST_P(ActorMemory, KeptActivationsAreInTheRehearsalAndLeaveWithTheRest) {

@@ -237,50 +237,87 @@ TEST_P(Plan, ARefusalNamesRecomputingWhereItWouldHelp) {
   EXPECT_NE(says(4).find("--gpu-memory-budget"), std::string::npos) << says(4);
 }
 
-TEST(Remedies, NameTheFlagsThatLowerWhatIsHeldTheMostFirst) {
+/// An event that holds this and no more.
+HandoffEvent holding(const TagBytes& device, const TagBytes& host = {}) {
+  const auto usage = [](const TagBytes& tags) {
+    PlaceUsage usage;
+    usage.at_event_peak = tags;
+    for (const auto& [tag, bytes] : tags) usage.event_peak += bytes;
+    return usage;
+  };
+  return {.name = "e", .device = usage(device), .host = usage(host)};
+}
+
+/// Of an engine alone, so that no other placement is proposed.
+MemoryPlan plan_of(const std::vector<HandoffEvent>& events) {
   MemoryPlan plan;
   plan.trains = false;
-  plan.device_peak = 1000;
-  plan.device_at_peak = {
-      {"rollout.weights", 700}, {"rollout.workspace", 200}, {"rollout.kv_cache", 100}};
-  EXPECT_EQ(remedies(Place::device, plan, 900),
-            "lower --chunked-prefill-size or --max-running-requests, or lower --max-total-tokens");
-  plan.device_at_peak = {
-      {"rollout.weights", 950}, {"rollout.workspace", 10}, {"rollout.kv_cache", 40}};
-  EXPECT_EQ(remedies(Place::device, plan, 950), "lower --max-total-tokens");
+  for (const HandoffEvent& event : events) plan.add(event);
+  return plan;
+}
+
+TEST(Remedies, NameTheFlagsThatLowerWhatIsHeldTheMostFirst) {
+  EXPECT_EQ(
+      remedies(
+          Place::device,
+          plan_of({holding(
+              {{"rollout.weights", 700}, {"rollout.workspace", 200}, {"rollout.kv_cache", 100}})}),
+          900),
+      "lower --chunked-prefill-size or --max-running-requests, or lower --max-total-tokens");
+  EXPECT_EQ(
+      remedies(
+          Place::device,
+          plan_of({holding(
+              {{"rollout.weights", 950}, {"rollout.workspace", 10}, {"rollout.kv_cache", 40}})}),
+          960),
+      "lower --max-total-tokens");
 }
 
 TEST(Remedies, NameNoFlagThatCannotBeEnough) {
-  MemoryPlan plan;
-  plan.trains = false;
-  plan.device_peak = 1000;
-  plan.device_at_peak = {{"rollout.weights", 800}, {"rollout.kv_cache", 200}};
-  EXPECT_EQ(remedies(Place::device, plan, 800), "lower --max-total-tokens");
-  EXPECT_EQ(remedies(Place::device, plan, 799),
-            "take a smaller model (800 B of it no flag lowers)");
+  MemoryPlan plan = plan_of(
+      {holding({{"rollout.weights", 600}, {"rollout.workspace", 100}, {"rollout.kv_cache", 300}})});
+  EXPECT_EQ(remedies(Place::device, plan, 700), "lower --max-total-tokens");
+  EXPECT_EQ(remedies(Place::device, plan, 600),
+            "lower --max-total-tokens, and lower --chunked-prefill-size or --max-running-requests");
+  EXPECT_EQ(remedies(Place::device, plan, 599),
+            "take a smaller model: 600 B of the need no flag lowers");
   plan.trains = true;
-  EXPECT_EQ(remedies(Place::device, plan, 799),
+  EXPECT_EQ(remedies(Place::device, plan, 599),
             "pass --colocate --colocate-memory-peak-device gpu, which keeps least on the device");
-  plan.host_peak = 1000;
-  plan.host_at_peak = {{"store.params", 800}, {"store.grads", 150}, {"store.activations", 50}};
-  EXPECT_EQ(remedies(Place::host, plan, 800),
-            "raise --gpu-memory-budget (gradients that stay on the device need no host memory), or "
-            "lower --global-batch-size or --rollout-max-response-len");
-  EXPECT_EQ(remedies(Place::host, plan, 799), "take a smaller model (800 B of it no flag lowers)");
+  const MemoryPlan on_host = plan_of(
+      {holding({}, {{"store.params", 800}, {"store.grads", 150}, {"store.activations", 50}})});
+  EXPECT_EQ(remedies(Place::host, on_host, 850),
+            "raise --gpu-memory-budget (gradients that stay on the device need no host memory)");
+  EXPECT_EQ(remedies(Place::host, on_host, 799),
+            "take a smaller model: 800 B of the need no flag lowers");
+}
+
+TEST(Remedies, LookAtEveryEvent) {
+  const MemoryPlan plan = plan_of({holding({{"rollout.weights", 600}, {"rollout.kv_cache", 400}}),
+                                   holding({{"rollout.weights", 600}, {"actor.params", 200}}),
+                                   holding({{"actor.params", 600}, {"actor.activations", 300}})});
+  EXPECT_EQ(remedies(Place::device, plan, 900), "lower --max-total-tokens");
+  EXPECT_EQ(remedies(Place::device, plan, 799),
+            "take a smaller model: 800 B of the need no flag lowers");
+}
+
+TEST(Remedies, NameLogitsWhereABlockTakesLess) {
+  MemoryPlan plan = plan_of({holding({{"actor.params", 500}, {"actor.activations", 500}})});
+  plan.streams = plan.trains = true;
+  EXPECT_EQ(remedies(Place::device, plan, 900), "lower --max-tokens-per-gpu");
+  plan.head_surplus = 400;
+  EXPECT_EQ(remedies(Place::device, plan, 900),
+            "set a smaller --log-probs-chunk-size (logits take 400 B beyond what blocks take), or "
+            "lower --max-tokens-per-gpu");
 }
 
 TEST(Remedies, OfAMachineWithOneMemoryAreThoseOfBothPlaces) {
-  MemoryPlan plan;
+  MemoryPlan plan = plan_of(
+      {holding({{"actor.activations", 100}}, {{"store.activations", 90}, {"store.grads", 10}})});
   plan.streams = true;
-  plan.device_peak = plan.host_peak = 100;
-  plan.device_at_peak = {{"actor.activations", 50}};
-  plan.host_at_peak = {{"store.activations", 90}, {"store.grads", 10}};
   EXPECT_EQ(remedies(plan),
-            "lower --max-tokens-per-gpu or --log-probs-chunk-size, or lower --global-batch-size or "
+            "lower --max-tokens-per-gpu, or lower --global-batch-size or "
             "--rollout-max-response-len");
-  EXPECT_EQ(remedies(Place::host, plan, 99),
-            "raise --gpu-memory-budget (gradients that stay on the device need no host memory), or "
-            "lower --global-batch-size or --rollout-max-response-len");
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Plan, testing::ValuesIn(sharings()),

@@ -104,6 +104,7 @@ class PackedModel {
   }
   /// The same, with what its own buffers have idle by then.
   void make_idle_scratch() { attention_scratch_ = buffers_.idle; }
+  int64_t scratch_bytes() const { return attention_scratch_.bytes(); }
   bool used_scratch() const {
     const auto bytes = on_host<uint8_t>(attention_scratch_);
     return std::ranges::any_of(bytes, [](uint8_t byte) { return byte != 0xFF; });
@@ -298,6 +299,31 @@ class PackedModel {
   Tensor attention_scratch_;  // or empty
 };
 
+/// On a GPU the next test would show it; here the addresses do.
+TEST(TrainingBuffers, IdleHoldsNothingThatAttentionsBackwardAndWhatFollowsNeed) {
+  const ModelConfig config = read_hf_config(fixture_dir() / "model" / "qwen3_tiny_bf16");
+  Arena size;
+  make_training_buffers(config, 7, size);
+  std::vector<std::byte> memory(static_cast<size_t>(size.used()));
+  Arena arena(memory.data(), size.used());
+  const TrainingBuffers b = make_training_buffers(config, 7, arena);
+  const auto begin = [](const Tensor& tensor) { return static_cast<std::byte*>(tensor.data()); };
+  const auto is_idle = [&](const Tensor& tensor) {
+    EXPECT_TRUE(tensor);
+    return begin(tensor) < begin(b.idle) + b.idle.bytes() &&
+           begin(b.idle) < begin(tensor) + tensor.bytes();
+  };
+  for (const Tensor& needed : {b.keys.k, b.keys.v, b.forward.normed, b.forward.rstd, b.forward.qkv,
+                               b.forward.q, b.forward.attended, b.forward.lse, b.gradients.middle,
+                               b.gradients.attended, b.gradients.q, b.gradients.k, b.gradients.v})
+    EXPECT_FALSE(is_idle(needed));
+  for (const Tensor& free :
+       {b.forward.projected, b.forward.post_normed, b.forward.post_rstd, b.forward.gate_up,
+        b.forward.activated, b.gradients.normed, b.gradients.qkv})
+    EXPECT_TRUE(is_idle(free));
+  EXPECT_EQ(begin(b.idle) + b.idle.bytes(), memory.data() + size.used());
+}
+
 /// Heads of 128 elements are those for which a GPU may use scratch.
 TEST(PackedModel, ScratchChangesNoGradient) {
   ModelConfig config = read_hf_config(fixture_dir() / "model" / "qwen3_tiny_bf16");
@@ -326,6 +352,7 @@ TEST(PackedModel, ScratchChangesNoGradient) {
     PackedModel with(model, sequences, activations), with_idle(model, sequences, activations);
     with.make_scratch(int64_t{4} << 20);
     with_idle.make_idle_scratch();
+    EXPECT_GE(with_idle.scratch_bytes(), int64_t{4} << 20);
     EXPECT_EQ(gradients(with), expected);
     EXPECT_EQ(gradients(with_idle), expected);
     EXPECT_EQ(with.used_scratch(), test::on_hopper());

@@ -110,6 +110,7 @@ TEST(Records, AReportOfACpuRunSpeaksOfNoGpu) {
   report.resize(report.find("<h2>Metrics"));  // Miles' names have "gpu" in them
   EXPECT_EQ(report.find("GPU"), std::string::npos);
   EXPECT_NE(report.find("device peak, of "), std::string::npos);
+  EXPECT_EQ(report.find("var(--grey-0)"), std::string::npos) << "a tag that no colour is for";
 }
 
 }  // namespace

@@ -171,8 +171,12 @@ TEST(RoomToFill, EndsWhereTheDeviceDoes) {
 }
 
 TEST(Budget, ThatIsMoreThanThereIsIsRefusedWithAWordOnRecomputing) {
-  MemoryPlan plan = least_plan(23 * kGiB, 0);
+  MemoryPlan plan = least_plan(0, 0);
   plan.recomputed_blocks = 1;
+  HandoffEvent event;
+  event.device.event_peak = 23 * kGiB;
+  event.device.at_event_peak = {{"actor.params", 20 * kGiB}, {"actor.activations", 3 * kGiB}};
+  plan.add(event);
   try {
     check_device_has(plan, Gpu24(2 * kGiB));
     FAIL() << "accepted";
