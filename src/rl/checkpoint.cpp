@@ -6,11 +6,13 @@
 #include <cerrno>
 #include <cstring>
 #include <map>
+#include <span>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/shell.h"
+#include "hub/checksum.h"
 #include "hub/json_file.h"
 #include "model/hf_config.h"
 #include "model/weights_io.h"
@@ -23,6 +25,7 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kPrefix = "iter_";
 constexpr const char* kState = "run_state.json";
+constexpr const char* kStateChecksum = "checksum";  // its field
 // What a checkpoint's directory is called while it is not, or no longer, one under its own name.
 constexpr std::string_view kWriting = ".writing-";
 constexpr std::string_view kRemoving = ".removing-";
@@ -144,6 +147,15 @@ std::optional<std::string> run_id_of(const fs::path& checkpoint) {
   }
 }
 
+/// Of the content without its own field.
+std::string checksum_of(nlohmann::json content) {
+  content.erase(kStateChecksum);
+  const std::string text = content.dump();
+  Checksum checksum;
+  checksum.add(std::as_bytes(std::span(text)));
+  return checksum.hex();
+}
+
 /// Every file and directory below `path`, and itself.
 void sync_tree(const fs::path& path) {
   for (const auto& entry : fs::recursive_directory_iterator(path)) sync_to_disk(entry.path());
@@ -167,10 +179,11 @@ fs::path CheckpointWriter::save(ActorModel& actor, const RunState& state) const 
       });
     }
     save_tokenizer(source, beside / "hf");
-    const nlohmann::json content = {{"run_id", state.run_id},
-                                    {"rollout_id", state.rollout_id},
-                                    {"data", state.data},
-                                    {"fingerprint", state.fingerprint}};
+    nlohmann::json content = {{"run_id", state.run_id},
+                              {"rollout_id", state.rollout_id},
+                              {"data", state.data},
+                              {"fingerprint", state.fingerprint}};
+    content[kStateChecksum] = checksum_of(content);
     write_file_atomically(beside / kState, content.dump(2) + "\n");
     sync_tree(beside);
     put_in_place(beside, final_path);
@@ -262,6 +275,10 @@ RunState read_run_state(const fs::path& checkpoint) {
   reading(checkpoint, [&] {
     const nlohmann::json content = read_json_object(checkpoint / kState);
     const JsonFields fields(content, (checkpoint / kState).string());
+    const std::string is = checksum_of(content), was = fields.text(kStateChecksum);
+    if (is != was)
+      fail(ErrorCode::data, "{}: it is damaged: its checksum is {}, and was {} when it was written",
+           (checkpoint / kState).string(), is, was);
     state.run_id = fields.find_text("run_id").value_or("");
     state.rollout_id = fields.integer("rollout_id");
     for (const char* key : {"data", "fingerprint"})

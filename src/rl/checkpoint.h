@@ -2,8 +2,8 @@
 //
 //   SAVE/iter_0000012/           (renamed into place when everything inside is on disk)
 //     trainer.safetensors        weights, optimizer, counts (actor/actor_model.h)
-//     run_state.json             the run's id, last rollout, data position, and what a resumed run
-//                                must share
+//     run_state.json             the run's id, last rollout, data position, what a resumed run must
+//                                share, and a checksum of all that
 //     hf/                        the weights as a Hugging Face directory, with the tokenizer
 //   SAVE/latest_checkpointed_iteration.txt
 #pragma once
@@ -62,7 +62,7 @@ std::filesystem::path find_checkpoint(const std::filesystem::path& directory);
 /// this, and how to go on from there.
 void reading(const std::filesystem::path& checkpoint, const std::function<void()>& read);
 
-/// Reads run_state.json. Throws Error{data} when it is damaged.
+/// Reads run_state.json. Throws Error{data} when it is damaged: it has a checksum (hub/checksum.h).
 RunState read_run_state(const std::filesystem::path& checkpoint);
 
 }  // namespace miles

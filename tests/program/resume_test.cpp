@@ -282,6 +282,13 @@ TEST(Checkpoints, ADamagedOneSaysHowToGoOnFromTheOneBefore) {
   const std::string state = read_file(newest / "run_state.json");
   write_file_atomically(newest / "run_state.json", state.substr(0, state.size() / 2));
   refused(way);
+  std::string changed = state;
+  const size_t digit = changed.find("\"rollout_id\": 3");
+  ASSERT_NE(digit, std::string::npos) << state;
+  changed[digit + std::string("\"rollout_id\": ").size()] = '2';
+  write_file_atomically(newest / "run_state.json", changed);
+  refused("run_state.json: it is damaged: its checksum is ");
+  refused(way);
   write_file_atomically(newest / "run_state.json", state);
   std::string trainer = read_file(newest / "trainer.safetensors");
   trainer[trainer.size() - 1000] ^= 1;
