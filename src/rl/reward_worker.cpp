@@ -75,6 +75,13 @@ struct SpawnOptions {
   SpawnOptions& operator=(const SpawnOptions&) = delete;
 };
 
+/// The end of a pipe that nobody writes to: it is closed when we are gone, whatever ended us.
+constexpr int kLife = 3;
+/// Runs the command, $0, beside a shell that waits for that and then kills the group: a command that
+/// hangs would otherwise outlive a kill -9. The command becomes the leader, and knows of no child.
+constexpr const char* kWatched =
+    "{ read -r gone <&3; kill -KILL 0; } </dev/null >/dev/null 2>&1 & exec /bin/sh -c \"$0\" 3<&-";
+
 std::string describe(int status) {
   if (WIFEXITED(status)) return fmt::format("exited with status {}", WEXITSTATUS(status));
   return fmt::format("ended by signal {}", WTERMSIG(status));
@@ -99,11 +106,14 @@ void OwnedFd::close() {
 
 RewardWorker::RewardWorker(const std::string& command) {
   Pipe in = make_pipe(command), out = make_pipe(command), err = make_pipe(command);
+  Pipe life = make_pipe(command);
   SpawnOptions options;
   posix_spawn_file_actions_adddup2(&options.files, in.read.get(), STDIN_FILENO);
   posix_spawn_file_actions_adddup2(&options.files, out.write.get(), STDOUT_FILENO);
   posix_spawn_file_actions_adddup2(&options.files, err.write.get(), STDERR_FILENO);
-  const std::array<const char*, 4> arguments = {"/bin/sh", "-c", command.c_str(), nullptr};
+  posix_spawn_file_actions_adddup2(&options.files, life.read.get(), kLife);
+  const std::array<const char*, 5> arguments = {"/bin/sh", "-c", kWatched, command.c_str(),
+                                                nullptr};
   int error = 0;
   pid_ = start_process_group([&] {
     pid_t pid = -1;
@@ -115,6 +125,7 @@ RewardWorker::RewardWorker(const std::string& command) {
   stdin_ = std::move(in.write);
   stdout_ = std::move(out.read);
   stderr_ = std::move(err.read);
+  life_ = std::move(life.write);
   for (const OwnedFd* end : {&stdin_, &stdout_, &stderr_}) make_nonblocking(*end);
 }
 
@@ -221,9 +232,7 @@ std::string RewardWorker::kill() {
   pid_ = -1;
   read_stream(stderr_, errors_);
   note_last_words();
-  stdin_.close();
-  stdout_.close();
-  stderr_.close();
+  for (OwnedFd* end : {&stdin_, &stdout_, &stderr_, &life_}) end->close();
   return describe(status);
 }
 

@@ -30,7 +30,7 @@ class OwnedFd {
 class RewardWorker {
  public:
   /// Starts /bin/sh -c `command` in a process group of its own, its three streams on pipes. Nothing
-  /// else of ours is open in it. Throws Error{device} when the system cannot start a process.
+  /// else of ours is open in it, and it does not outlive us, whatever ends us. Throws Error{device} when the system cannot start a process.
   explicit RewardWorker(const std::string& command);
 
   /// Kills and reaps whatever of the group is left.
@@ -82,6 +82,7 @@ class RewardWorker {
   OwnedFd stdin_;   // its streams: our ends, not blocking
   OwnedFd stdout_;
   OwnedFd stderr_;
+  OwnedFd life_;             // held open as long as we live, never written to
   bool input_alive_ = true;  // nobody reads stdin any more: false
   std::string input_;        // bytes not yet written
   size_t written_ = 0;       // bytes of input_ already written

@@ -99,6 +99,11 @@ TEST(Interrupt, ARewardThatMindsNeitherSignalNorEndOfInputEndsWithTheProgram) {
   const std::vector<std::string> worker = {
       "--custom-rm-command",
       fmt::format("trap '' INT TERM; while :; do sleep 0.05; echo >>{}; done", beats.string())};
+  const auto beats_no_more = [&] {
+    const auto size = fs::file_size(beats);
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    EXPECT_EQ(fs::file_size(beats), size) << "it is still there";
+  };
   const auto ends = [&](const std::vector<std::string>& command, int signal, bool twice) {
     fs::remove(beats);
     const Outcome ended = run_and_signal(
@@ -106,9 +111,7 @@ TEST(Interrupt, ARewardThatMindsNeitherSignalNorEndOfInputEndsWithTheProgram) {
         {.path = beats, .lines = 8, .signal = signal, .twice = twice});  // it is past the start
     EXPECT_EQ(ended.exit_code, 128 + signal) << ended.log;
     EXPECT_EQ(ended.log.find("rollouts are done"), std::string::npos) << ended.log;
-    const auto size = fs::file_size(beats);
-    std::this_thread::sleep_for(std::chrono::milliseconds(500));
-    EXPECT_EQ(fs::file_size(beats), size) << "it is still there";
+    beats_no_more();
   };
   ends(small_run(dir / "run"), SIGINT, true);
   ends(small_run(dir / "run"), SIGTERM, true);
@@ -116,6 +119,13 @@ TEST(Interrupt, ARewardThatMindsNeitherSignalNorEndOfInputEndsWithTheProgram) {
         "--init-random", "--eval-prompt-data", "sums", "synthetic:addition?max=9&count=4",
         "--eval-max-response-len", "4", "--rollout-max-prompt-len", "8"},
        SIGINT, false);
+
+  fs::remove(beats);
+  const Outcome killed = run_and_signal(with(small_run(dir / "run"), worker),
+                                        {.path = beats, .lines = 8, .signal = SIGKILL});
+  EXPECT_EQ(killed.exit_code, 128 + SIGKILL) << killed.log;
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  beats_no_more();
 }
 
 }  // namespace
