@@ -75,12 +75,30 @@ struct SpawnOptions {
   SpawnOptions& operator=(const SpawnOptions&) = delete;
 };
 
-/// The end of a pipe that nobody writes to: it is closed when we are gone, whatever ended us.
-constexpr int kLife = 3;
-/// Runs the command, $0, beside a shell that waits for that and then kills the group: a command that
-/// hangs would otherwise outlive a kill -9. The command becomes the leader, and knows of no child.
-constexpr const char* kWatched =
-    "{ read -r gone <&3; kill -KILL 0; } </dev/null >/dev/null 2>&1 & exec /bin/sh -c \"$0\" 3<&-";
+/// Starts /bin/sh -c `script`; its id, or -1 with `error` set.
+pid_t spawn_shell(const char* script, const SpawnOptions& options, int& error) {
+  const std::array<const char*, 4> arguments = {"/bin/sh", "-c", script, nullptr};
+  pid_t pid = -1;
+  error = ::posix_spawn(&pid, "/bin/sh", &options.files, &options.attributes,
+                        const_cast<char* const*>(arguments.data()), environ);
+  return error == 0 ? pid : -1;
+}
+
+/// A process in the group that kills it when nobody holds the pipe's other end any more: a command
+/// that hangs would otherwise outlive a kill -9 of the program.
+pid_t start_watch(pid_t group, const Pipe& life, int& error) {
+  SpawnOptions options;
+  posix_spawnattr_setpgroup(&options.attributes, group);
+  posix_spawn_file_actions_adddup2(&options.files, life.read.get(), STDIN_FILENO);
+  for (const int fd : {STDOUT_FILENO, STDERR_FILENO})
+    posix_spawn_file_actions_addopen(&options.files, fd, "/dev/null", O_WRONLY, 0);
+  return spawn_shell("read -r gone; kill -KILL 0", options, error);
+}
+
+void reap(pid_t pid, int* status) {
+  while (::waitpid(pid, status, 0) < 0 && errno == EINTR) {
+  }
+}
 
 std::string describe(int status) {
   if (WIFEXITED(status)) return fmt::format("exited with status {}", WEXITSTATUS(status));
@@ -111,17 +129,14 @@ RewardWorker::RewardWorker(const std::string& command) {
   posix_spawn_file_actions_adddup2(&options.files, in.read.get(), STDIN_FILENO);
   posix_spawn_file_actions_adddup2(&options.files, out.write.get(), STDOUT_FILENO);
   posix_spawn_file_actions_adddup2(&options.files, err.write.get(), STDERR_FILENO);
-  posix_spawn_file_actions_adddup2(&options.files, life.read.get(), kLife);
-  const std::array<const char*, 5> arguments = {"/bin/sh", "-c", kWatched, command.c_str(),
-                                                nullptr};
   int error = 0;
-  pid_ = start_process_group([&] {
-    pid_t pid = -1;
-    error = ::posix_spawn(&pid, "/bin/sh", &options.files, &options.attributes,
-                          const_cast<char* const*>(arguments.data()), environ);
-    return error == 0 ? pid : -1;
-  });
+  pid_ = start_process_group([&] { return spawn_shell(command.c_str(), options, error); });
   if (error != 0) cannot_start(command, error);
+  watch_ = start_watch(pid_, life, error);
+  if (error != 0) {
+    kill();
+    cannot_start(command, error);
+  }
   stdin_ = std::move(in.write);
   stdout_ = std::move(out.read);
   stderr_ = std::move(err.read);
@@ -227,9 +242,9 @@ std::string RewardWorker::kill() {
   ::kill(-pid_, SIGKILL);
   forget_process_group(pid_);
   int status = 0;
-  while (::waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
-  }
-  pid_ = -1;
+  if (watch_ > 0) reap(watch_, &status);
+  reap(pid_, &status);
+  pid_ = watch_ = -1;
   read_stream(stderr_, errors_);
   note_last_words();
   for (OwnedFd* end : {&stdin_, &stdout_, &stderr_, &life_}) end->close();

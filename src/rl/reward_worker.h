@@ -78,8 +78,9 @@ class RewardWorker {
   static void read_stream(OwnedFd& stream, std::string& into);
   void note_last_words();
 
-  pid_t pid_ = -1;  // leader of the group; -1 once reaped
-  OwnedFd stdin_;   // its streams: our ends, not blocking
+  pid_t pid_ = -1;    // leader of the group; -1 once reaped
+  pid_t watch_ = -1;  // kills the group when life_ is closed; -1 once reaped
+  OwnedFd stdin_;     // its streams: our ends, not blocking
   OwnedFd stdout_;
   OwnedFd stderr_;
   OwnedFd life_;             // held open as long as we live, never written to
