@@ -51,8 +51,8 @@ HeadExtent choose_head_extent(const ActorOptions& options, const ModelConfig& co
       make_head_buffers(config, extent_of(config, rows), 0, size);
       return size.used() <= room;
     };
-    const auto rows = std::views::iota(kFewest + 1, int64_t{1} << 16);
-    chunk = *std::ranges::partition_point(rows, fits) - 1;
+    const auto more = std::views::iota(kFewest + 1, int64_t{1} << 16);
+    chunk = kFewest + (std::ranges::partition_point(more, fits) - more.begin());
     if (chunk > kTile) chunk -= chunk % kTile;
   }
   // More rows than a micro-batch has never come, and libraries want to count elements in an int.
