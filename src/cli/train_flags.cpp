@@ -203,7 +203,8 @@ void add_memory_flags(CommandLine& line, TrainConfig& train) {
                           "--gpu-memory-budget has no room for")
       ->group(group);
   line.number<int64_t>("--log-probs-chunk-size", train.log_probs_chunk_size, {.least = -1},
-                       "rows of logits held at a time; -1: chosen")
+                       "rows of logits held at a time, in memory that blocks have anyway as far "
+                       "as it goes; decides how sums round; -1: chosen")
       ->group(group);
   app.add_flag("--check-weight-update-equal", config.handoff.check_weight_update_equal,
                "poison the engine's weights, update, compare every tensor")

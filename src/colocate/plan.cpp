@@ -210,9 +210,10 @@ std::string remedies(Place place, const MemoryPlan& plan, int64_t room) {
   for (const Remedy& remedy : remedies_in(place, plan)) tags.insert(remedy.tag);
   const int64_t least = most_without(tags, place, plan);
   if (least > room)
-    return more_streams ? stream
-                        : fmt::format("take a smaller model: {} of the need no flag lowers",
-                                      format_bytes(least));
+    return more_streams
+               ? stream
+               : fmt::format("take a smaller model: {} of the need, and more, no flag lowers",
+                             format_bytes(least));
   std::vector<Remedy> all = of_the_peak(place, plan), enough = all;
   std::erase_if(
       enough, [&](const Remedy& remedy) { return most_without({remedy.tag}, place, plan) > room; });

@@ -52,7 +52,8 @@ MemoryPlan plan_fewest_recomputed(PlanInput input, int64_t device_bytes);
 
 /// What lowers the plan's need in a place, for messages: "raise --recompute-num-layers …, or lower
 /// --max-total-tokens, or …". Only what would bring it to `room` bytes if it took away all that it
-/// is about; joined by "and" where only all together would; or that no flag can be enough.
+/// is about, which is more than it can; joined by "and" where only all together would; or that no
+/// flag can be enough.
 std::string remedies(Place place, const MemoryPlan& plan, int64_t room);
 /// What lowers it where both places are one memory, the machine's.
 std::string remedies(const MemoryPlan& plan);

@@ -230,7 +230,8 @@ void check_device_has(const MemoryPlan& plan, const Device& device) {
                     capacity = format_bytes(device.capacity_bytes());
   if (device.kind() == DeviceKind::cpu)
     fail(ErrorCode::budget,
-         "does not fit: with --device cpu both memories are the machine's: {} and {} of {}; {}",
+         "does not fit: with --device cpu both memories are the machine's: {} for the device and "
+         "{} for the host, of {} that there are; {}",
          need, format_bytes(plan.host_peak), capacity, remedies(plan));
   fail(ErrorCode::budget,
        "does not fit: the run needs {} of device memory, but of the {} of {} the driver, libraries "

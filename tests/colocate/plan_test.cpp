@@ -280,7 +280,7 @@ TEST(Remedies, NameNoFlagThatCannotBeEnough) {
   EXPECT_EQ(remedies(Place::device, plan, 600),
             "lower --max-total-tokens, and lower --chunked-prefill-size or --max-running-requests");
   EXPECT_EQ(remedies(Place::device, plan, 599),
-            "take a smaller model: 600 B of the need no flag lowers");
+            "take a smaller model: 600 B of the need, and more, no flag lowers");
   plan.trains = true;
   EXPECT_EQ(remedies(Place::device, plan, 599),
             "pass --colocate --colocate-memory-peak-device gpu, which keeps least on the device");
@@ -289,7 +289,7 @@ TEST(Remedies, NameNoFlagThatCannotBeEnough) {
   EXPECT_EQ(remedies(Place::host, on_host, 850),
             "raise --gpu-memory-budget (gradients that stay on the device need no host memory)");
   EXPECT_EQ(remedies(Place::host, on_host, 799),
-            "take a smaller model: 800 B of the need no flag lowers");
+            "take a smaller model: 800 B of the need, and more, no flag lowers");
 }
 
 TEST(Remedies, LookAtEveryEvent) {
@@ -298,7 +298,7 @@ TEST(Remedies, LookAtEveryEvent) {
                                    holding({{"actor.params", 600}, {"actor.activations", 300}})});
   EXPECT_EQ(remedies(Place::device, plan, 900), "lower --max-total-tokens");
   EXPECT_EQ(remedies(Place::device, plan, 799),
-            "take a smaller model: 800 B of the need no flag lowers");
+            "take a smaller model: 800 B of the need, and more, no flag lowers");
 }
 
 TEST(Remedies, NameLogitsWhereABlockTakesLess) {
