@@ -30,7 +30,8 @@ class OwnedFd {
 class RewardWorker {
  public:
   /// Starts /bin/sh -c `command` in a process group of its own, its three streams on pipes. Nothing
-  /// else of ours is open in it, and it does not outlive us, whatever ends us. Throws Error{device} when the system cannot start a process.
+  /// else of ours is open in it, and whatever ends us, the group ends with us: only what has left it
+  /// may go on. Throws Error{device} when the system cannot start a process.
   explicit RewardWorker(const std::string& command);
 
   /// Kills and reaps whatever of the group is left.
