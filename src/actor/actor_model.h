@@ -68,8 +68,7 @@ class ActorModel {
   Tensor read_weights(const Region& staging, int64_t first, int64_t count);
   /// Memory for read_weights() and save_state(), tag "staging".
   Region commit_save_staging();
-  /// Bytes on the device while it trains that logits alone need, beyond what blocks work in.
-  int64_t head_surplus() const { return buffers_.head_surplus(); }
+  const HeadExtent& head_extent() const { return buffers_.head_extent(); }
   int64_t weight_version() const { return weight_version_; }  // +1 with every update
   int64_t optimizer_steps() const { return optimizer_.steps(); }
   int64_t skipped_steps() const { return skipped_steps_; }

@@ -101,7 +101,6 @@ void StepBuffers::place(Arena& activations, Arena& accumulators, Arena& working)
   make_head_buffers(config_, head_extent_, tokens, head_size);
   const Tensor shared =
       activations.allocate(DType::u8, {std::max(block_size.used(), head_size.used())});
-  head_surplus_ = shared.bytes() - block_size.used();
   Arena block(static_cast<std::byte*>(shared.data()), shared.bytes()), head = block;
   block_ = make_training_buffers(config_, tokens, block);
   head_ = make_head_buffers(config_, head_extent_, tokens, head);

@@ -83,7 +83,6 @@ class StepBuffers {
   Tensor norms() const { return norms_; }                      // [chunks] f32: sums of squares
   std::span<std::byte> workspace() const;
   const HeadExtent& head_extent() const { return head_extent_; }
-  int64_t head_surplus() const { return head_surplus_; }  // bytes that the head alone needs
 
  private:
   void place(Arena& activations, Arena& gradients, Arena& workspace);
@@ -96,7 +95,6 @@ class StepBuffers {
   const ParamLayout& layout_;
   DeviceKind device_;
   HeadExtent head_extent_;
-  int64_t head_surplus_ = 0;
   std::vector<float> rope_table_;  // on the host, made once
   std::vector<float> inverses_;    // [C] on the host
   TrainingBuffers block_;

@@ -99,7 +99,7 @@ class Reader {
         if (++found <= positionals)
           words_.push_back(word);
         else
-          unknown_.push_back(fmt::format("'{}'", word));
+          unknown_.push_back(stray(words, i));
         continue;
       }
       const size_t equals = word.find('=');
@@ -144,6 +144,16 @@ class Reader {
     const std::string near =
         nearest(app_, flag.substr(std::min(flag.find_first_not_of('-'), flag.size())));
     return near.empty() ? flag : fmt::format("{} (is it --{}?)", flag, near);
+  }
+
+  /// A word that belongs to nothing. After a flag's value it is often the rest of it.
+  std::string stray(const std::vector<std::string>& words, size_t i) const {
+    std::string text = fmt::format("'{}'", words[i]);
+    if (i < 2 || is_flag(words[i - 1])) return text;
+    const CLI::Option* const flag = app_.get_option_no_throw(words[i - 2]);
+    if (flag == nullptr || !takes_value(*flag)) return text;
+    return fmt::format("{} (if it belongs to {}, write {} '{} {}')", text, words[i - 2],
+                       words[i - 2], words[i - 1], words[i]);
   }
 
   static std::string content_of(const std::string& config) {

@@ -127,9 +127,12 @@ int generate_command(int argc, const char* const* argv) {
                           .params = flags.sampling,
                           .group = static_cast<int64_t>(p)});
   }
-  StandaloneEngine standalone(std::move(model), flags.device, flags.engine,
-                              longest + flags.sampling.max_new_tokens,
-                              static_cast<int64_t>(requests.size()), flags.sampling_seed);
+  StandaloneEngine standalone(std::move(model),
+                              {.device = flags.device,
+                               .engine = flags.engine,
+                               .max_context_len = longest + flags.sampling.max_new_tokens,
+                               .max_requests = std::ssize(requests),
+                               .seed = flags.sampling_seed});
   const Stopwatch watch;
   std::vector<GenerateResult> results;
   {

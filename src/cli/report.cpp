@@ -61,14 +61,12 @@ int report_command(int argc, const char* const* argv) {
   if (!line.parse(argc, argv)) return 0;
   if (!fs::exists(fs::path(run) / "metrics.jsonl"))
     fail(ErrorCode::data, "{}: no metrics.jsonl; pass the --run-dir of a run", run);
+  std::vector<std::vector<std::string>> peaks;  // before anything is written
+  for (const std::string& item : compare) peaks.push_back(peaks_of(item));
   write_report(run);
   print_rewards(read_run(run));
-  if (!compare.empty()) {
-    std::vector<std::vector<std::string>> rows;
-    rows.reserve(compare.size());
-    for (const std::string& item : compare) rows.push_back(peaks_of(item));
-    std::cout << text_table({"memory mode", "device peak", "host peak"}, rows) << '\n';
-  }
+  if (!peaks.empty())
+    std::cout << text_table({"memory mode", "device peak", "host peak"}, peaks) << '\n';
   std::cout << "report: " << (fs::path(run) / "report.html").string() << '\n';
   return 0;
 }

@@ -11,16 +11,21 @@
 
 namespace miles {
 
+struct StandaloneOptions {
+  DeviceConfig device;
+  EngineConfig engine;
+  int64_t max_context_len = 0;  // prompt and response, tokens; as far as the model's goes
+  int64_t max_requests = 0;     // that there will be: the KV cache is no larger than they need
+  uint64_t seed = 0;            // of the draws
+};
+
 class StandaloneEngine {
  public:
   static constexpr int64_t kWeightVersion = 1;
 
   /// Loads the weights, once it is known that everything fits. Throws Error{budget}, Error{device},
-  /// Error{flags} or Error{data}. `max_context_len`: prompt and response, tokens, at most the
-  /// model's; `max_requests`: how many there will be, so that the KV cache is no larger than they
-  /// need.
-  StandaloneEngine(ModelSource model, const DeviceConfig& device, const EngineConfig& engine,
-                   int64_t max_context_len, int64_t max_requests, uint64_t seed);
+  /// Error{flags} or Error{data}.
+  StandaloneEngine(ModelSource model, const StandaloneOptions& options);
 
   Engine& engine() { return *engine_; }
   const Tokenizer& tokenizer() const { return tokenizer_; }

@@ -17,10 +17,10 @@ void write_down(CommandLine& line, const TrainSetup& setup) {
   line.resolve("--global-batch-size", std::to_string(config.batch.global_batch_size));
   line.resolve("--num-steps-per-rollout", std::to_string(config.batch.num_steps_per_rollout));
   line.resolve("--max-tokens-per-gpu", std::to_string(*config.max_tokens_per_gpu));
-  line.resolve("--recompute-num-layers", std::to_string(setup.actor.recompute_num_layers));
-  line.resolve("--max-total-tokens", std::to_string(setup.engine.max_total_tokens));
-  line.resolve("--max-running-requests", std::to_string(setup.engine.max_running_requests));
-  line.resolve("--chunked-prefill-size", std::to_string(setup.engine.chunked_prefill_size));
+  line.resolve("--recompute-num-layers", std::to_string(setup.plan.actor.recompute_num_layers));
+  line.resolve("--max-total-tokens", std::to_string(setup.plan.engine.max_total_tokens));
+  line.resolve("--max-running-requests", std::to_string(setup.plan.engine.max_running_requests));
+  line.resolve("--chunked-prefill-size", std::to_string(setup.plan.engine.chunked_prefill_size));
   const auto text = [](bool value) { return value ? "true" : "false"; };
   line.resolve("--offload-train", text(config.colocate.handoff.offload_train));
   line.resolve("--offload-rollout", text(config.colocate.handoff.offload_rollout));
@@ -41,8 +41,8 @@ int train_command(int argc, const char* const* argv) {
   const TrainSummary summary = run_training(setup, line.to_toml());
   log::info("{}: {}; device peak {} of planned {}, host peak {} of planned {}",
             summary.signal == 0 ? "done" : "ended", format_count(summary.rollouts, "rollout"),
-            format_bytes(summary.device_peak), format_bytes(setup.plan.device_peak),
-            format_bytes(summary.host_peak), format_bytes(setup.plan.host_peak));
+            format_bytes(summary.device_peak), format_bytes(setup.plan.memory.device_peak),
+            format_bytes(summary.host_peak), format_bytes(setup.plan.memory.host_peak));
   return summary.signal == 0 ? 0 : 128 + summary.signal;
 }
 

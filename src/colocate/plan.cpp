@@ -1,14 +1,7 @@
 #include "colocate/plan.h"
 
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <functional>
-#include <set>
-#include <string_view>
-
-#include "base/error.h"
-#include "base/units.h"
 
 namespace miles {
 
@@ -27,13 +20,12 @@ void MemoryPlan::add(const HandoffEvent& event) {
 MemoryPlan plan_memory(const PlanInput& input) {
   MemoryPlan plan;
   plan.blocks = input.layout.layers();
-  plan.streams = input.actor.placement == ActorPlacement::streamed;
   plan.recomputed_blocks = std::min(plan.blocks, input.actor.recompute_num_layers);
   const auto device = make_dry_device(input.device);
   Ledger ledger;
   const Memory memory{*device, ledger};
   ActorModel actor(input.actor, input.config, input.layout, memory);
-  plan.head_surplus = actor.head_surplus();
+  plan.log_probs_chunk_size = actor.head_extent().chunk;
   Engine engine(input.engine, input.config, input.layout, memory, nullptr);
   // What a comparison reads would have to be there; what it takes is the engine's own business.
   HandoffOptions options = input.handoff;
@@ -99,140 +91,6 @@ MemoryPlan plan_fewest_recomputed(PlanInput input, int64_t device_bytes) {
     return fits;
   });
   return best;
-}
-
-namespace {
-
-/// What can be done about what is held under a tag: weights and optimizer state are the model's,
-/// and nothing can.
-struct Remedy {
-  const char* tag;
-  std::string text;
-  bool costs_time_alone = false;  // comes first, however little is under the tag
-};
-
-std::vector<Remedy> remedies_in(Place place, const MemoryPlan& plan) {
-  std::vector<Remedy> all;
-  if (place == Place::device) {
-    if (plan.recomputed_blocks < plan.blocks)
-      all.push_back(
-          {"actor.activations",
-           fmt::format("raise --recompute-num-layers (it is {}, and {} blocks of {} keep "
-                       "their activations)",
-                       plan.recomputed_blocks, plan.blocks - plan.recomputed_blocks, plan.blocks),
-           true});
-    // Where logits take more than blocks do, a smaller block does not help.
-    if (plan.head_surplus > plan.device_peak / 20)
-      all.push_back({"actor.activations",
-                     fmt::format("set a smaller --log-probs-chunk-size (logits take {} beyond "
-                                 "what blocks take)",
-                                 format_bytes(plan.head_surplus))});
-    all.push_back({"actor.activations", plan.streams
-                                            ? "lower --max-tokens-per-gpu"
-                                            : "lower --max-tokens-per-gpu, --global-batch-size or "
-                                              "--rollout-max-response-len"});
-    all.push_back({"rollout.kv_cache", "lower --max-total-tokens"});
-    all.push_back({"rollout.workspace", "lower --chunked-prefill-size or --max-running-requests"});
-  } else {
-    all.push_back(
-        {"store.grads",
-         "raise --gpu-memory-budget (gradients that stay on the device need no host memory)"});
-    all.push_back({"store.activations", "lower --global-batch-size or --rollout-max-response-len"});
-  }
-  return all;
-}
-
-const PlaceUsage& usage(Place place, const HandoffEvent& event) {
-  return place == Place::device ? event.device : event.host;
-}
-
-/// The most that any event holds beside what is under these tags.
-int64_t most_without(const std::set<std::string>& tags, Place place, const MemoryPlan& plan) {
-  int64_t most = 0;
-  for (const HandoffEvent& event : plan.events) {
-    int64_t rest = usage(place, event).event_peak;
-    for (const auto& [tag, bytes] : usage(place, event).at_event_peak)
-      if (tags.contains(tag)) rest -= bytes;
-    most = std::max(most, rest);
-  }
-  return most;
-}
-
-/// Those about what the peak holds, the largest first: of what takes a twentieth, or of the largest
-/// where nothing does.
-std::vector<Remedy> of_the_peak(Place place, const MemoryPlan& plan) {
-  const bool device = place == Place::device;
-  const TagBytes& tags = device ? plan.device_at_peak : plan.host_at_peak;
-  const int64_t peak = device ? plan.device_peak : plan.host_peak;
-  const auto held = [&](const Remedy& remedy) {
-    const auto found = tags.find(remedy.tag);
-    return found == tags.end() ? 0 : found->second;
-  };
-  std::vector<Remedy> all = remedies_in(place, plan);
-  int64_t largest = 0;
-  for (const Remedy& remedy : all) largest = std::max(largest, held(remedy));
-  std::erase_if(all, [&](const Remedy& remedy) {
-    const bool little = held(remedy) < peak / 20 && held(remedy) < largest;
-    return held(remedy) == 0 || (little && !remedy.costs_time_alone);
-  });
-  std::ranges::stable_sort(all, std::greater{}, [&](const Remedy& remedy) {
-    return std::pair(remedy.costs_time_alone, held(remedy));
-  });
-  return all;
-}
-
-std::string joined(const std::vector<Remedy>& all, const char* between) {
-  std::vector<std::string> texts;
-  for (const Remedy& remedy : all) texts.push_back(remedy.text);
-  return fmt::format("{}", fmt::join(texts, between));
-}
-
-void check_place(Place place, const MemoryPlan& plan, int64_t budget) {
-  const bool device = place == Place::device;
-  const int64_t need = device ? plan.device_peak : plan.host_peak;
-  if (need <= budget) return;
-  fail(ErrorCode::budget,
-       "does not fit: the run needs {} ({} bytes) of {} memory, the budget is {} ({} bytes); "
-       "largest: {}. Raise {} to {}, or {}",
-       format_bytes(need), need, name_of(place), format_bytes(budget), budget,
-       largest_tags(device ? plan.device_at_peak : plan.host_at_peak),
-       device ? "--gpu-memory-budget" : "--host-memory-budget", need,
-       remedies(place, plan, budget));
-}
-
-}  // namespace
-
-std::string remedies(Place place, const MemoryPlan& plan, int64_t room) {
-  const bool more_streams = place == Place::device && plan.trains && !plan.streams;
-  const char* const stream =
-      "pass --colocate --colocate-memory-peak-device gpu, which keeps least on the device";
-  std::set<std::string> tags;
-  for (const Remedy& remedy : remedies_in(place, plan)) tags.insert(remedy.tag);
-  const int64_t least = most_without(tags, place, plan);
-  if (least > room)
-    return more_streams
-               ? stream
-               : fmt::format("take a smaller model: {} of the need, and more, no flag lowers",
-                             format_bytes(least));
-  std::vector<Remedy> all = of_the_peak(place, plan), enough = all;
-  std::erase_if(
-      enough, [&](const Remedy& remedy) { return most_without({remedy.tag}, place, plan) > room; });
-  std::string text = joined(enough.empty() ? all : enough, enough.empty() ? ", and " : ", or ");
-  if (more_streams) text += fmt::format(", or {}", stream);
-  return text;
-}
-
-std::string remedies(const MemoryPlan& plan) {
-  std::vector<Remedy> all = of_the_peak(Place::device, plan);
-  const std::vector<Remedy> host = of_the_peak(Place::host, plan);
-  for (const Remedy& remedy : host)  // a budget is no way out where both are one memory
-    if (remedy.tag != std::string_view("store.grads")) all.push_back(remedy);
-  return all.empty() ? "take a smaller model" : joined(all, ", or ");
-}
-
-void check_fits(const MemoryPlan& plan, const MemoryBudget& budget) {
-  check_place(Place::device, plan, budget.device_bytes);
-  check_place(Place::host, plan, budget.host_bytes);
 }
 
 }  // namespace miles

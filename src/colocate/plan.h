@@ -27,11 +27,9 @@ struct MemoryPlan {
   int64_t host_peak = 0;             // bytes
   TagBytes device_at_peak;           // what the device holds at its peak
   TagBytes host_at_peak;             // the same for the host
-  bool trains = true;                // else there is an engine alone
-  bool streams = false;              // its trainer's state
   int64_t recomputed_blocks = 0;     // at a step of the largest size: ActorOptions' number, or all
   int64_t blocks = 0;                // of the model, where it trains
-  int64_t head_surplus = 0;          // bytes of "actor.activations" that logits alone need
+  int64_t log_probs_chunk_size = 0;  // rows of logits that the trainer holds at a time
 
   /// One more event: it may be the peak.
   void add(const HandoffEvent& event);
@@ -49,16 +47,5 @@ MemoryPlan plan_memory(const PlanInput& input);
 /// The plan that recomputes the fewest blocks, whatever the input's actor says, and takes at most
 /// `device_bytes` of the device; where none does, the one that recomputes all.
 MemoryPlan plan_fewest_recomputed(PlanInput input, int64_t device_bytes);
-
-/// What lowers the plan's need in a place, for messages: "raise --recompute-num-layers …, or lower
-/// --max-total-tokens, or …". Only what would bring it to `room` bytes if it took away all that it
-/// is about, which is more than it can; joined by "and" where only all together would; or that no
-/// flag can be enough.
-std::string remedies(Place place, const MemoryPlan& plan, int64_t room);
-/// What lowers it where both places are one memory, the machine's.
-std::string remedies(const MemoryPlan& plan);
-
-/// Throws Error{budget} naming need, budget, what takes most, and what to change.
-void check_fits(const MemoryPlan& plan, const MemoryBudget& budget);
 
 }  // namespace miles

@@ -33,7 +33,7 @@ struct Start {
 };
 
 nlohmann::ordered_json fingerprint(const TrainSetup& setup) {
-  return fingerprint(setup.config, setup.model.config(), setup.actor.optimizer.schedule);
+  return fingerprint(setup.config, setup.model.config(), setup.plan.actor.optimizer.schedule);
 }
 
 nlohmann::ordered_json rounding_fingerprint(const TrainSetup& setup) {
@@ -90,11 +90,11 @@ class TrainLoop {
         last_checkpoint_(start_.checkpoint),
         scorer_(make_scorer(config_)),
         directories_(config_, start_),
-        ledger_(setup.budget),
+        ledger_(setup.plan.budget),
         memory_{*setup.device, ledger_},
         resolved_flags_(resolved_flags),
-        actor_(setup.actor, setup.model.config(), setup.layout, memory_),
-        engine_(setup.engine, setup.model.config(), setup.layout, memory_, &setup.tokenizer),
+        actor_(setup.plan.actor, setup.model.config(), setup.layout, memory_),
+        engine_(setup.plan.engine, setup.model.config(), setup.layout, memory_, &setup.tokenizer),
         executor_(config_, setup.model.config(), setup.tokenizer, engine_, scorer_.get()),
         handoff_(config_.colocate.handoff, actor_, engine_, memory_,
                  [this](const HandoffEvent& event) { on_event(event); }) {}
@@ -218,7 +218,7 @@ class TrainLoop {
                                   .resumed = start_.checkpoint.has_value()});
     recorder_->write_config(resolved_flags_);
     for (const HandoffEvent& event : early_events_)
-      recorder_->handoff(event, rollout_id_, setup_.budget);
+      recorder_->handoff(event, rollout_id_, setup_.plan.budget);
     early_events_.clear();
   }
 
@@ -360,7 +360,7 @@ class TrainLoop {
   void on_event(const HandoffEvent& event) {
     times_[event.name] += event.seconds;
     if (recorder_)
-      recorder_->handoff(event, rollout_id_, setup_.budget);
+      recorder_->handoff(event, rollout_id_, setup_.plan.budget);
     else
       early_events_.push_back(event);
   }

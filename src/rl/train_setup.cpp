@@ -5,23 +5,11 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/units.h"
+#include "rl/device_setup.h"
 #include "rl/rollout_executor.h"
 
 namespace miles {
 namespace {
-
-/// Device memory that is left to what driver and libraries take only when it is used: cuBLASLt's
-/// kernels and ours, and graphs.
-int64_t driver_growth(const Device& device) {
-  return device.kind() == DeviceKind::cuda ? int64_t{512} << 20 : 0;
-}
-
-/// Refuses a share of the machine's memory that is more than all of it.
-void check_share(const char* flag, const std::optional<int64_t>& bytes) {
-  if (const int64_t all = host_capacity_bytes(); bytes && *bytes > all)
-    fail(ErrorCode::flags, "{} {}: with --device cpu it is the machine's, which has {} ({} bytes)",
-         flag, format_bytes(*bytes), format_bytes(all), all);
-}
 
 /// Refuses what Miles knows and this program does not do yet, and what cannot go together.
 void check_algorithm(const TrainConfig& config) {
@@ -34,6 +22,10 @@ void check_algorithm(const TrainConfig& config) {
     fail(ErrorCode::flags,
          "--lora-rank {}: not implemented: full-parameter training only; leave it out",
          config.colocate.lora_rank);
+  if (config.log_probs_chunk_size == 0)
+    fail(ErrorCode::flags,
+         "--log-probs-chunk-size 0: no row of logits is no training; pass how many rows are held "
+         "at a time, or -1, which chooses");
   check_handoff_options(config.colocate.handoff);
   check_policy_loss_options(config.algorithm.loss.policy);
   check_sampling_params(rollout_sampling(config), "--rollout-");
@@ -75,11 +67,6 @@ int64_t resolve_num_rollout(const TrainConfig& config, const DataSource& data) {
   return per_epoch * *config.num_epoch;
 }
 
-ActorPlacement placement_of(const HandoffOptions& handoff) {
-  if (!handoff.offload_train) return ActorPlacement::resident;
-  return handoff.peak_device == PeakDevice::gpu ? ActorPlacement::streamed : ActorPlacement::loaded;
-}
-
 /// --ref-load: other weights of the same model.
 std::optional<ModelSource> resolve_reference(const TrainConfig& config, const ModelSource& model) {
   if (config.algorithm.ref_load.empty()) return std::nullopt;
@@ -93,153 +80,7 @@ std::optional<ModelSource> resolve_reference(const TrainConfig& config, const Mo
   return ModelSource::resolve(options);
 }
 
-ActorOptions actor_options(TrainConfig& config, const ModelConfig& model, int64_t num_rollout) {
-  ActorOptions options;
-  options.placement = placement_of(config.colocate.handoff);
-  options.max_sequence_length = max_sample_length(config, model);
-  options.max_sequences_per_step = config.batch.global_batch_size;
-  options.max_tokens_per_step = options.max_sequence_length * config.batch.global_batch_size;
-  if (!config.max_tokens_per_gpu) {
-    config.max_tokens_per_gpu =
-        std::max(options.max_sequence_length, std::min<int64_t>(options.max_tokens_per_step, 8192));
-    log::info("--max-tokens-per-gpu {} was chosen", *config.max_tokens_per_gpu);
-  }
-  if (*config.max_tokens_per_gpu < options.max_sequence_length)
-    fail(ErrorCode::flags,
-         "--max-tokens-per-gpu {} is less than the longest sample, {} tokens; raise it, or lower "
-         "--rollout-max-response-len",
-         *config.max_tokens_per_gpu, options.max_sequence_length);
-  options.max_tokens_per_gpu = std::min(*config.max_tokens_per_gpu, options.max_tokens_per_step);
-  if (config.recompute_num_layers) {
-    if (*config.recompute_num_layers > model.num_hidden_layers)
-      fail(ErrorCode::flags,
-           "--recompute-num-layers {}: the model has {} blocks; pass 0 (keep all activations) to "
-           "{} (keep none), or leave it out",
-           *config.recompute_num_layers, model.num_hidden_layers, model.num_hidden_layers);
-    options.recompute_num_layers = *config.recompute_num_layers;
-  }
-  options.log_probs_chunk_size = std::max<int64_t>(0, config.log_probs_chunk_size);
-  options.with_reference = config.algorithm.needs_reference();
-  const OptimizerConfig& optimizer = config.optimizer;
-  options.optimizer = {.schedule = {.lr = optimizer.lr,
-                                    .min_lr = optimizer.min_lr,
-                                    .style = optimizer.lr_decay_style,
-                                    .warmup_steps = optimizer.lr_warmup_iters,
-                                    .decay_steps = optimizer.lr_decay_iters.value_or(
-                                        num_rollout * config.batch.num_steps_per_rollout)},
-                       .beta1 = static_cast<float>(optimizer.adam_beta1),
-                       .beta2 = static_cast<float>(optimizer.adam_beta2),
-                       .eps = static_cast<float>(optimizer.adam_eps),
-                       .weight_decay = static_cast<float>(optimizer.weight_decay),
-                       .clip_grad = static_cast<float>(optimizer.clip_grad)};
-  return options;
-}
-
-EngineOptions engine_options(const TrainConfig& config, const ModelConfig& model,
-                             std::span<const EvalSet> eval_sets, DeviceKind device) {
-  int64_t longest = max_sample_length(config, model);
-  if (config.eval.interval) longest = std::max(longest, max_eval_length(config, model));
-  int64_t requests = config.batch.rollout_batch_size * config.batch.n_samples_per_prompt;
-  for (const EvalSet& set : eval_sets)
-    requests =
-        std::max(requests, std::ssize(set.source.prompts()) * config.eval.n_samples_per_prompt);
-  EngineOptions options = resolve_engine(config.engine, device, longest, requests);
-  options.seed = config.rollout.seed;
-  return options;
-}
-
 }  // namespace
-
-EngineOptions resolve_engine(const EngineConfig& config, DeviceKind device, int64_t max_context_len,
-                             int64_t requests) {
-  // A GPU's time for a step is that of reading weights and cache, whatever few rows come along.
-  const bool cuda = device == DeviceKind::cuda;
-  EngineOptions options;
-  options.page_size = config.page_size;
-  options.max_running_requests =
-      config.max_running_requests.value_or(std::min<int64_t>(cuda ? 256 : 64, requests));
-  options.chunked_prefill_size = config.chunked_prefill_size.value_or(cuda ? 4096 : 512);
-  options.true_on_policy = config.true_on_policy;
-  // The CPU's kernels run on the host's own threads: there is nothing to overlap.
-  options.overlap_schedule = config.overlap_schedule && cuda;
-  options.max_context_len = max_context_len;
-  const int64_t pages = (max_context_len + options.page_size - 1) / options.page_size;
-  options.max_total_tokens =
-      config.max_total_tokens.value_or(options.max_running_requests * pages * options.page_size);
-  check_cache_holds(options.max_total_tokens, max_context_len);
-  return options;
-}
-
-void check_cache_holds(int64_t max_total_tokens, int64_t longest) {
-  if (max_total_tokens < longest)
-    fail(
-        ErrorCode::flags,
-        "--max-total-tokens {}: the KV cache must hold the longest sample, {} tokens of prompt and "
-        "response; raise it to that, leave it out, or shorten prompts or responses",
-        max_total_tokens, longest);
-}
-
-std::unique_ptr<Device> make_device(DeviceChoice choice) {
-  if (choice == DeviceChoice::cuda) return make_cuda_device();
-  if (choice == DeviceChoice::automatic && cuda_device_count() > 0) try {
-      return make_cuda_device();
-    } catch (const Error& error) {
-      log::warn("--device auto takes the CPU: {}", error.what());
-    }
-  return make_cpu_device();
-}
-
-MemoryBudget resolve_budget(const DeviceConfig& config, const Device& device) {
-  // What is sold as a GPU of 24 GiB has a little less, and its budget may still be called 24GiB:
-  // check_device_has() looks at what is there.
-  if (device.kind() == DeviceKind::cpu) {
-    check_share("--gpu-memory-budget", config.gpu_memory_budget);
-    check_share("--host-memory-budget", config.host_memory_budget);
-  }
-  const int64_t free = device.capacity_bytes() - device.foreign_bytes() - driver_growth(device);
-  return {.device_bytes = config.gpu_memory_budget.value_or(std::max<int64_t>(0, free)),
-          .host_bytes = config.host_memory_budget.value_or(host_capacity_bytes())};
-}
-
-namespace {
-
-/// What is there for the device's side of a plan, bytes: with the CPU the host's side comes first.
-int64_t there_is(const MemoryPlan& plan, const Device& device) {
-  const int64_t host = device.kind() == DeviceKind::cpu ? plan.host_peak : 0;
-  return device.capacity_bytes() - device.foreign_bytes() - driver_growth(device) - host;
-}
-
-}  // namespace
-
-int64_t room_to_fill(const TrainConfig& config, const MemoryPlan& least, const MemoryBudget& budget,
-                     const Device& device) {
-  const bool fills = device.kind() == DeviceKind::cuda &&
-                     placement_of(config.colocate.handoff) != ActorPlacement::streamed;
-  int64_t room = 0;
-  if (config.device.gpu_memory_budget)
-    room = budget.device_bytes;
-  else if (fills)
-    room = budget.device_bytes / 10 * 9;
-  return std::max(least.device_peak, std::min(room, there_is(least, device)));
-}
-
-void check_device_has(const MemoryPlan& plan, const Device& device) {
-  const int64_t room = there_is(plan, device);
-  if (plan.device_peak <= room) return;
-  const std::string need = format_bytes(plan.device_peak),
-                    capacity = format_bytes(device.capacity_bytes());
-  if (device.kind() == DeviceKind::cpu)
-    fail(ErrorCode::budget,
-         "does not fit: with --device cpu both memories are the machine's: {} for the device and "
-         "{} for the host, of {} that there are; {}",
-         need, format_bytes(plan.host_peak), capacity, remedies(plan));
-  fail(ErrorCode::budget,
-       "does not fit: the run needs {} of device memory, but of the {} of {} the driver, libraries "
-       "and other processes hold {}, and {} is left for driver and libraries; end other processes, "
-       "or {}",
-       need, capacity, device.name(), format_bytes(device.foreign_bytes()),
-       format_bytes(driver_growth(device)), remedies(Place::device, plan, room));
-}
 
 void keep_fitting_prompts(DataSource& data, const Tokenizer& tokenizer, int64_t max_prompt_len) {
   const int64_t skipped = data.keep_if([&](const Prompt& prompt) {
@@ -279,17 +120,31 @@ void keep_labelled_prompts(DataSource& data, const std::string& path, const Rewa
 
 namespace {
 
-/// For the line of the plan: what a trainer that streams need not copy in each step.
-std::string what_stays(const PlanInput& input) {
+/// What a trainer that streams need not copy in each step, for the log.
+std::string what_stays(const ActorOptions& actor, const ParamLayout& layout) {
   const auto part = [](int64_t stay, int64_t all, const char* what) {
     return stay == 0 ? ""
                      : fmt::format("; {} of {} {} on the device while training",
                                    std::min(stay, all), all, what);
   };
-  return part(input.actor.resident_layers, input.layout.layers(),
-              "blocks' weights and gradients stay") +
-         part(input.actor.resident_states, std::ssize(make_chunks(input.layout)),
+  return part(actor.resident_layers, layout.layers(), "blocks' weights and gradients stay") +
+         part(actor.resident_states, std::ssize(make_chunks(layout)),
               "chunks of optimizer state stay");
+}
+
+void log_plan(const TrainConfig& config, const TrainPlan& plan, const Device& device,
+              const ParamLayout& layout) {
+  if (!config.max_tokens_per_gpu)
+    log::info("--max-tokens-per-gpu {} was chosen", plan.max_tokens_per_gpu);
+  const MemoryPlan& memory = plan.memory;
+  log::info("device: {}", device.name());
+  log::info(
+      "memory plan: device {} of {}, host {} of {}; {} of {} blocks are recomputed; {} rows of "
+      "logits at a time{}",
+      format_bytes(memory.device_peak), format_bytes(plan.budget.device_bytes),
+      format_bytes(memory.host_peak), format_bytes(plan.budget.host_bytes),
+      memory.recomputed_blocks, memory.blocks, memory.log_probs_chunk_size,
+      what_stays(plan.actor, layout));
 }
 
 }  // namespace
@@ -319,30 +174,16 @@ TrainSetup prepare_training(TrainConfig config) {
   }
 
   const int64_t num_rollout = resolve_num_rollout(config, data);
-  const EngineOptions engine = engine_options(config, model.config(), eval_sets, device->kind());
-  const MemoryBudget budget = resolve_budget(config.device, *device);
-  PlanInput input{.device = *device,
-                  .config = model.config(),
-                  .layout = layout,
-                  .actor = actor_options(config, model.config(), num_rollout),
-                  .engine = engine,
-                  .handoff = config.colocate.handoff,
-                  .saves = !config.checkpoint.save.empty(),
-                  .num_steps_per_rollout = config.batch.num_steps_per_rollout};
-  // First with as little on the device as there can be. What stays there needs less of the host.
-  MemoryPlan plan = plan_memory(input);
-  check_device_has(plan, *device);  // first: no budget helps against that
-  check_fits(plan, {.device_bytes = budget.device_bytes});
-  const int64_t room = room_to_fill(config, plan, budget, *device);
-  keep_most_resident(input, room);
-  plan = config.recompute_num_layers ? plan_memory(input) : plan_fewest_recomputed(input, room);
-  check_fits(plan, budget);
-  input.actor.recompute_num_layers = plan.recomputed_blocks;
-  log::info("device: {}", device->name());
-  log::info("memory plan: device {} of {}, host {} of {}; {} of {} blocks are recomputed{}",
-            format_bytes(plan.device_peak), format_bytes(budget.device_bytes),
-            format_bytes(plan.host_peak), format_bytes(budget.host_bytes), plan.recomputed_blocks,
-            plan.blocks, what_stays(input));
+  int64_t most_eval_prompts = 0;
+  for (const EvalSet& set : eval_sets)
+    most_eval_prompts = std::max(most_eval_prompts, set.source.size());
+  TrainPlan plan = plan_training(config, {.model = model.config(),
+                                          .layout = layout,
+                                          .device = *device,
+                                          .num_rollout = num_rollout,
+                                          .most_eval_prompts = most_eval_prompts});
+  log_plan(config, plan, *device, layout);
+  config.max_tokens_per_gpu = plan.max_tokens_per_gpu;
   return {.config = std::move(config),
           .model = std::move(model),
           .reference = std::move(reference),
@@ -351,9 +192,6 @@ TrainSetup prepare_training(TrainConfig config) {
           .data = std::move(data),
           .eval_sets = std::move(eval_sets),
           .num_rollout = num_rollout,
-          .actor = input.actor,
-          .engine = engine,
-          .budget = budget,
           .device = std::move(device),
           .plan = std::move(plan)};
 }

@@ -100,6 +100,9 @@ TEST(CommandLine, NamesUnknownFlagsFirstInTheirOrderWithTheNearest) {
   EXPECT_EQ(error_of({"--", "---", "--=x", "-x"}),
             "no such flag: --, ---, --, -x; see miles example --help");
   EXPECT_EQ(error_of({"--fast", "true"}), "no such flag: 'true'; see miles example --help");
+  EXPECT_EQ(error_of({"--count", "5", "MiB", "--fast"}),
+            "no such flag: 'MiB' (if it belongs to --count, write --count '5 MiB'); see miles "
+            "example --help");
   EXPECT_EQ(error_of({"-lr", "1"}), "no such flag: -lr (is it --lr?); see miles example --help");
   Example required;
   required.line.app().get_option("--name")->required();

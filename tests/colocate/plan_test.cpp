@@ -4,7 +4,9 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "colocate/memory_limits.h"
 #include "tests/colocate/colocate_rig.h"
+#include "tests/support/fake_gpu.h"
 
 namespace miles {
 namespace {
@@ -170,22 +172,20 @@ TEST_P(Plan, CountsWhatSavingTakes) {
 TEST_P(Plan, ABudgetOfExactlyThePlanIsEnoughAndAByteLessIsNot) {
   const MemoryPlan planned = plan();
   setup_.budget = {.device_bytes = planned.device_peak, .host_bytes = planned.host_peak};
-  EXPECT_NO_THROW(check_fits(planned, setup_.budget));
+  const auto device = make_cpu_device();  // which has more than that
+  EXPECT_FALSE(shortage(planned, setup_.budget, *device));
   EXPECT_NO_THROW(run(2));
 
-  const auto refused = [&](MemoryBudget budget, const std::string& flag) {
-    try {
-      check_fits(planned, budget);
-      ADD_FAILURE() << "accepted without " << flag;
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::budget);
-      EXPECT_NE(std::string(error.what()).find(flag), std::string::npos) << error.what();
-    }
+  const auto refused = [&](MemoryBudget budget, Place place) {
+    const auto lack = shortage(planned, budget, *device);
+    ASSERT_TRUE(lack);
+    EXPECT_EQ(lack->place, place);
+    EXPECT_NE(lack->text.find(name_of(place)), std::string::npos) << lack->text;
     setup_.budget = budget;
     EXPECT_THROW(run(1), Error) << "the run itself would have fitted";
   };
-  refused({.device_bytes = planned.device_peak - 1}, "--gpu-memory-budget");
-  if (planned.host_peak > 0) refused({.host_bytes = planned.host_peak - 1}, "--host-memory-budget");
+  refused({.device_bytes = planned.device_peak - 1}, Place::device);
+  if (planned.host_peak > 0) refused({.host_bytes = planned.host_peak - 1}, Place::host);
 }
 
 TEST_P(Plan, RecomputesAsFewBlocksAsTheRoomAllows) {
@@ -216,108 +216,6 @@ TEST_P(Plan, RecomputesAsFewBlocksAsTheRoomAllows) {
       EXPECT_EQ(chosen.device_peak, peaks[static_cast<size_t>(chosen.recomputed_blocks)]);
       EXPECT_EQ(chosen.blocks, blocks);
     }
-}
-
-TEST_P(Plan, ARefusalNamesRecomputingWhereItWouldHelp) {
-  const auto says = [&](int64_t recomputed) {
-    setup_.actor.recompute_num_layers = recomputed;
-    const MemoryPlan planned = plan();
-    try {
-      check_fits(planned, {.device_bytes = planned.device_peak - 1});
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::budget);
-      return std::string(error.what());
-    }
-    return std::string("accepted");
-  };
-  EXPECT_NE(says(1).find("raise --recompute-num-layers (it is 1, and 3 blocks of 4"),
-            std::string::npos)
-      << says(1);
-  EXPECT_EQ(says(4).find("--recompute-num-layers"), std::string::npos) << says(4);
-  EXPECT_NE(says(4).find("--gpu-memory-budget"), std::string::npos) << says(4);
-}
-
-/// An event that holds this and no more.
-HandoffEvent holding(const TagBytes& device, const TagBytes& host = {}) {
-  const auto usage = [](const TagBytes& tags) {
-    PlaceUsage usage;
-    usage.at_event_peak = tags;
-    for (const auto& [tag, bytes] : tags) usage.event_peak += bytes;
-    return usage;
-  };
-  return {.name = "e", .device = usage(device), .host = usage(host)};
-}
-
-/// Of an engine alone, so that no other placement is proposed.
-MemoryPlan plan_of(const std::vector<HandoffEvent>& events) {
-  MemoryPlan plan;
-  plan.trains = false;
-  for (const HandoffEvent& event : events) plan.add(event);
-  return plan;
-}
-
-TEST(Remedies, NameTheFlagsThatLowerWhatIsHeldTheMostFirst) {
-  EXPECT_EQ(
-      remedies(
-          Place::device,
-          plan_of({holding(
-              {{"rollout.weights", 700}, {"rollout.workspace", 200}, {"rollout.kv_cache", 100}})}),
-          900),
-      "lower --chunked-prefill-size or --max-running-requests, or lower --max-total-tokens");
-  EXPECT_EQ(
-      remedies(
-          Place::device,
-          plan_of({holding(
-              {{"rollout.weights", 950}, {"rollout.workspace", 10}, {"rollout.kv_cache", 40}})}),
-          960),
-      "lower --max-total-tokens");
-}
-
-TEST(Remedies, NameNoFlagThatCannotBeEnough) {
-  MemoryPlan plan = plan_of(
-      {holding({{"rollout.weights", 600}, {"rollout.workspace", 100}, {"rollout.kv_cache", 300}})});
-  EXPECT_EQ(remedies(Place::device, plan, 700), "lower --max-total-tokens");
-  EXPECT_EQ(remedies(Place::device, plan, 600),
-            "lower --max-total-tokens, and lower --chunked-prefill-size or --max-running-requests");
-  EXPECT_EQ(remedies(Place::device, plan, 599),
-            "take a smaller model: 600 B of the need, and more, no flag lowers");
-  plan.trains = true;
-  EXPECT_EQ(remedies(Place::device, plan, 599),
-            "pass --colocate --colocate-memory-peak-device gpu, which keeps least on the device");
-  const MemoryPlan on_host = plan_of(
-      {holding({}, {{"store.params", 800}, {"store.grads", 150}, {"store.activations", 50}})});
-  EXPECT_EQ(remedies(Place::host, on_host, 850),
-            "raise --gpu-memory-budget (gradients that stay on the device need no host memory)");
-  EXPECT_EQ(remedies(Place::host, on_host, 799),
-            "take a smaller model: 800 B of the need, and more, no flag lowers");
-}
-
-TEST(Remedies, LookAtEveryEvent) {
-  const MemoryPlan plan = plan_of({holding({{"rollout.weights", 600}, {"rollout.kv_cache", 400}}),
-                                   holding({{"rollout.weights", 600}, {"actor.params", 200}}),
-                                   holding({{"actor.params", 600}, {"actor.activations", 300}})});
-  EXPECT_EQ(remedies(Place::device, plan, 900), "lower --max-total-tokens");
-  EXPECT_EQ(remedies(Place::device, plan, 799),
-            "take a smaller model: 800 B of the need, and more, no flag lowers");
-}
-
-TEST(Remedies, NameLogitsWhereABlockTakesLess) {
-  MemoryPlan plan = plan_of({holding({{"actor.params", 500}, {"actor.activations", 500}})});
-  plan.streams = plan.trains = true;
-  EXPECT_EQ(remedies(Place::device, plan, 900), "lower --max-tokens-per-gpu");
-  plan.head_surplus = 400;
-  EXPECT_EQ(remedies(Place::device, plan, 900),
-            "set a smaller --log-probs-chunk-size (logits take 400 B beyond what blocks take), or "
-            "lower --max-tokens-per-gpu");
-}
-
-TEST(Remedies, OfAMachineWithOneMemoryAreThoseOfBothPlaces) {
-  MemoryPlan plan = plan_of(
-      {holding({{"actor.activations", 100}}, {{"store.activations", 90}, {"store.grads", 10}})});
-  plan.streams = true;
-  EXPECT_EQ(remedies(plan),
-            "lower --max-tokens-per-gpu, or lower --global-batch-size or "
-            "--rollout-max-response-len");
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Plan, testing::ValuesIn(sharings()),
@@ -352,6 +250,29 @@ TEST(PlanOfAModel, NeedsNoneOfItsMemory) {
   EXPECT_LT(keeping.recomputed_blocks, 64);
   EXPECT_LE(keeping.device_peak, room);
   EXPECT_EQ(keeping.host_peak, plan.host_peak);
+}
+
+TEST(Shortage, OfWhatIsThereComesBeforeThatOfABudget) {
+  using test::FakeGpu;
+  using test::kGiB;
+  MemoryPlan plan;
+  plan.device_peak = 22 * kGiB;
+  // Half a GiB is left to the driver.
+  EXPECT_FALSE(shortage(plan, {}, FakeGpu(24 * kGiB, 3 * kGiB / 2)));
+  const auto lack = shortage(plan, {.device_bytes = kGiB}, FakeGpu(24 * kGiB, 3 * kGiB / 2 + 1));
+  ASSERT_TRUE(lack);
+  EXPECT_EQ(lack->place, Place::device);
+  EXPECT_NE(lack->text.find("needs 22.0 GiB"), std::string::npos) << lack->text;
+  EXPECT_NE(lack->text.find("hold 1.5 GiB"), std::string::npos) << lack->text;
+}
+
+TEST(Shortage, OnTheCpuIsOfBothSidesTogether) {
+  const auto cpu = make_cpu_device();
+  MemoryPlan plan;
+  plan.host_peak = plan.device_peak = cpu->capacity_bytes() / 2;
+  EXPECT_FALSE(shortage(plan, {}, *cpu));
+  plan.host_peak += 2;
+  EXPECT_TRUE(shortage(plan, {}, *cpu));
 }
 
 TEST(PlanOfPeaks, OnTheCpuTheDeviceHoldsOneSideOnly) {

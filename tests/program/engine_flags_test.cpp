@@ -27,7 +27,7 @@ TEST(EngineFlags, ABudgetIsMetToTheByteOrRefusedWithWhatIsNeeded) {
       EXPECT_EQ(refused.exit_code, 4) << refused.log;
       EXPECT_EQ(refused.log.find("--colocate"), std::string::npos) << refused.log;
       std::smatch need;
-      ASSERT_TRUE(std::regex_search(refused.log, need, std::regex("Raise " + flag + " to (\\d+)")))
+      ASSERT_TRUE(std::regex_search(refused.log, need, std::regex("\n  " + flag + " (\\d+) ")))
           << refused.log;
       const int64_t bytes = std::stoll(need[1]);
       EXPECT_EQ(run_miles(with(command, {flag, std::to_string(bytes - 1)})).exit_code, 4);
