@@ -73,37 +73,35 @@ std::vector<Lever> budget_levers(const DeviceConfig& config, const MemoryPlan& p
                                  const Device& device) {
   std::vector<Lever> levers;
   if (config.gpu_memory_budget)
-    levers.push_back({.flag = "--gpu-memory-budget",
-                      .values = budgets_up_to(device_room(device, plan.host_peak),
-                                              *config.gpu_memory_budget, plan.device_peak),
-                      .set = [](TrainConfig& to,
-                                int64_t bytes) { to.device.gpu_memory_budget = bytes; },
-                      .cost = Lever::Cost::memory,
-                      .unit = Lever::Unit::bytes});
+    levers.push_back(
+        {.flag = "--gpu-memory-budget",
+         .values = budgets_up_to(device_room(device, plan.host_peak), *config.gpu_memory_budget,
+                                 plan.device_peak),
+         .set = [](TrainConfig& to, int64_t bytes) { to.device.gpu_memory_budget = bytes; },
+         .cost = Lever::Cost::memory,
+         .unit = Lever::Unit::bytes});
   if (config.host_memory_budget)
-    levers.push_back({.flag = "--host-memory-budget",
-                      .values = budgets_up_to(host_capacity_bytes(), *config.host_memory_budget,
-                                              plan.host_peak),
-                      .set = [](TrainConfig& to,
-                                int64_t bytes) { to.device.host_memory_budget = bytes; },
-                      .cost = Lever::Cost::memory,
-                      .unit = Lever::Unit::bytes});
+    levers.push_back(
+        {.flag = "--host-memory-budget",
+         .values = budgets_up_to(host_capacity_bytes(), *config.host_memory_budget, plan.host_peak),
+         .set = [](TrainConfig& to, int64_t bytes) { to.device.host_memory_budget = bytes; },
+         .cost = Lever::Cost::memory,
+         .unit = Lever::Unit::bytes});
   return levers;
 }
 
 std::vector<Lever> engine_levers(const EngineOptions& now) {
   constexpr int64_t kLeastPrefill = 16;  // tokens: less saves nothing
-  return {{.flag = "--max-total-tokens",
-           .values = values_down_to(now.max_context_len, now.max_total_tokens),
-           .set = [](TrainConfig& to, int64_t tokens) { to.engine.max_total_tokens = tokens; }},
-          {.flag = "--max-running-requests",
-           .values = values_down_to(1, now.max_running_requests),
-           .set = [](TrainConfig& to,
-                     int64_t requests) { to.engine.max_running_requests = requests; }},
-          {.flag = "--chunked-prefill-size",
-           .values = values_down_to(kLeastPrefill, now.chunked_prefill_size),
-           .set = [](TrainConfig& to,
-                     int64_t tokens) { to.engine.chunked_prefill_size = tokens; }}};
+  return {
+      {.flag = "--max-total-tokens",
+       .values = values_down_to(now.max_context_len, now.max_total_tokens),
+       .set = [](TrainConfig& to, int64_t tokens) { to.engine.max_total_tokens = tokens; }},
+      {.flag = "--max-running-requests",
+       .values = values_down_to(1, now.max_running_requests),
+       .set = [](TrainConfig& to, int64_t requests) { to.engine.max_running_requests = requests; }},
+      {.flag = "--chunked-prefill-size",
+       .values = values_down_to(kLeastPrefill, now.chunked_prefill_size),
+       .set = [](TrainConfig& to, int64_t tokens) { to.engine.chunked_prefill_size = tokens; }}};
 }
 
 }  // namespace miles

@@ -15,10 +15,39 @@ using Shortage = std::function<std::optional<std::string>(const TrainConfig&)>;
 /// Where every lever stands: [levers] indices of its values.
 using Positions = std::vector<size_t>;
 
+/// A search over positions of some levers.
 class Search {
  public:
-  Search(const TrainConfig& config, std::span<const Lever> levers, const Shortage& shortage)
-      : config_(config), levers_(levers), shortage_(shortage) {}
+  Search(const TrainConfig& config, std::vector<Lever> levers, const Shortage& shortage)
+      : config_(config), levers_(std::move(levers)), shortage_(shortage) {}
+
+  /// Each change that is enough by itself, else as few as are together; a line each below a
+  /// heading. Empty: all of them are not enough.
+  std::string changes() const {
+    if (const auto one = single_changes(); !one.empty())
+      return listed(one.size() == 1 ? "" : " any one of", one);
+    if (lack(at_last())) return "";
+    return listed(" all of", joint_changes());
+  }
+
+  /// What is lacking with all at their last values; none: nothing.
+  std::optional<std::string> lack_at_last() const { return lack(at_last()); }
+  /// Those values, as flags; empty: nothing can be moved.
+  std::string flags_at_last() const {
+    std::vector<std::string> flags;
+    const Positions last = at_last();
+    for (size_t i = 0; i < last.size(); ++i)
+      if (last[i] > 0) flags.push_back(flag(i, last[i]));
+    return fmt::format("{}", fmt::join(flags, " "));
+  }
+
+ private:
+  Positions at_first() const { return Positions(levers_.size(), 0); }
+  Positions at_last() const {
+    Positions at;
+    for (const Lever& lever : levers_) at.push_back(lever.values.size() - 1);
+    return at;
+  }
 
   std::optional<std::string> lack(const Positions& at) const {
     TrainConfig moved = config_;
@@ -27,13 +56,6 @@ class Search {
     return shortage_(moved);
   }
   bool fits(const Positions& at) const { return !lack(at); }
-
-  Positions none() const { return Positions(levers_.size(), 0); }
-  Positions all() const {
-    Positions at;
-    for (const Lever& lever : levers_) at.push_back(lever.values.size() - 1);
-    return at;
-  }
 
   /// Moves lever `i` of what fits back, as far as it still does.
   void relax(Positions& at, size_t i) const {
@@ -46,6 +68,38 @@ class Search {
         low = at[i] + 1;
     }
     at[i] = high;
+  }
+
+  std::vector<std::string> single_changes() const {
+    std::vector<std::string> changes;
+    for (const bool of_task : {false, true}) {
+      for (size_t i = 0; i < levers_.size(); ++i) {
+        if ((levers_[i].cost == Lever::Cost::task) != of_task) continue;
+        Positions at = at_first();
+        at[i] = levers_[i].values.size() - 1;
+        if (at[i] == 0 || !fits(at)) continue;
+        relax(at, i);
+        changes.push_back(change(i, at[i]));
+      }
+      if (!changes.empty()) break;
+    }
+    return changes;
+  }
+
+  std::vector<std::string> joint_changes() const {
+    Positions at = at_last();
+    Positions order(levers_.size());  // what costs most goes back first
+    for (size_t i = 0; i < order.size(); ++i) order[i] = order.size() - 1 - i;
+    std::ranges::stable_sort(order, std::greater{}, [&](size_t i) { return levers_[i].cost; });
+    for (const size_t i : order) {
+      const size_t moved = std::exchange(at[i], 0);
+      if (!fits(at)) at[i] = moved;
+    }
+    for (const size_t i : order) relax(at, i);
+    std::vector<std::string> changes;
+    for (size_t i = 0; i < at.size(); ++i)
+      if (at[i] > 0) changes.push_back(change(i, at[i]));
+    return changes;
   }
 
   /// "--max-tokens-per-gpu 512".
@@ -71,62 +125,14 @@ class Search {
     return "";
   }
 
- private:
+  static std::string listed(const char* heading, const std::vector<std::string>& changes) {
+    return fmt::format("{}\n  {}", heading, fmt::join(changes, "\n  "));
+  }
+
   const TrainConfig& config_;
-  std::span<const Lever> levers_;
+  std::vector<Lever> levers_;
   const Shortage& shortage_;
 };
-
-/// Each change that is enough by itself.
-std::vector<std::string> single_changes(const Search& search, std::span<const Lever> levers) {
-  std::vector<std::string> changes;
-  for (const bool of_task : {false, true}) {
-    for (size_t i = 0; i < levers.size(); ++i) {
-      if ((levers[i].cost == Lever::Cost::task) != of_task) continue;
-      Positions at = search.none();
-      at[i] = levers[i].values.size() - 1;
-      if (at[i] == 0 || !search.fits(at)) continue;
-      search.relax(at, i);
-      changes.push_back(search.change(i, at[i]));
-    }
-    if (!changes.empty()) break;
-  }
-  return changes;
-}
-
-/// As few as are enough together, when all are.
-std::vector<std::string> joint_changes(const Search& search, std::span<const Lever> levers) {
-  Positions at = search.all();
-  // What costs most goes back first.
-  Positions order = search.none();
-  for (size_t i = 0; i < order.size(); ++i) order[i] = order.size() - 1 - i;
-  std::ranges::stable_sort(order, std::greater{}, [&](size_t i) { return levers[i].cost; });
-  for (const size_t i : order) {
-    const size_t moved = std::exchange(at[i], 0);
-    if (!search.fits(at)) at[i] = moved;
-  }
-  for (const size_t i : order) search.relax(at, i);
-  std::vector<std::string> changes;
-  for (size_t i = 0; i < at.size(); ++i)
-    if (at[i] > 0) changes.push_back(search.change(i, at[i]));
-  return changes;
-}
-
-/// " any one of" changes of these levers, a line each, or " all of" them; empty: they are not enough.
-std::string changes_that_fit(const TrainConfig& config, std::span<const Lever> levers,
-                             const Shortage& shortage) {
-  const Search search(config, levers, shortage);
-  const char* how = " any one of";
-  std::vector<std::string> changes = single_changes(search, levers);
-  if (changes.empty() && search.fits(search.all())) {
-    how = " all of";
-    changes = joint_changes(search, levers);
-  }
-  if (changes.empty()) return "";
-  return fmt::format("{}\n  {}", changes.size() == 1 ? "" : how, fmt::join(changes, "\n  "));
-}
-
-constexpr const char* kHopeless = "Take a smaller model, or a machine with more memory";
 
 }  // namespace
 
@@ -154,28 +160,22 @@ std::vector<int64_t> budgets_up_to(int64_t most, int64_t now, int64_t needed) {
 
 std::string what_fits(const TrainConfig& config, std::span<const Lever> levers,
                       const Shortage& shortage) {
-  const auto of = [&](std::initializer_list<bool> memory) {
-    std::vector<Lever> some;
-    for (const Lever& lever : levers)
-      if (std::ranges::find(memory, lever.cost == Lever::Cost::memory) != memory.end())
-        some.push_back(lever);
-    return some;
-  };
-  const std::vector<Lever> flags = of({false}), budgets = of({true});
-  std::string text = changes_that_fit(config, flags, shortage);
-  const std::string more = changes_that_fit(config, budgets, shortage);
-  if (!text.empty()) text = "It fits with" + text;
-  if (!more.empty())
-    text += fmt::format("{} with{}", text.empty() ? "No other flag is enough: it fits" : "\nor", more);
-  if (!text.empty()) return text;
-  if (text = changes_that_fit(config, levers, shortage); !text.empty()) return "It fits with" + text;
-  const Search search(config, levers, shortage);
-  const Positions all = search.all();
-  std::vector<std::string> least;
-  for (size_t i = 0; i < levers.size(); ++i)
-    if (all[i] > 0) least.push_back(search.flag(i, all[i]));
-  if (least.empty()) return fmt::format("{}: no flag lowers the need", kHopeless);
-  return fmt::format("{}: even with {}, {}", kHopeless, fmt::join(least, " "), *search.lack(all));
+  std::vector<Lever> budgets, flags;
+  for (const Lever& lever : levers)
+    (lever.cost == Lever::Cost::memory ? budgets : flags).push_back(lever);
+  const Search within(config, flags, shortage), above(config, budgets, shortage);
+  const std::string fitting = within.changes(), raised = above.changes();
+  if (!fitting.empty())
+    return fmt::format("It fits with{}{}", fitting, raised.empty() ? "" : "\nor with" + raised);
+  if (!raised.empty())
+    return fmt::format("It fits with{}\nNo other flag is enough: even with {}, {}", raised,
+                       within.flags_at_last(), *within.lack_at_last());
+  const Search all(config, {levers.begin(), levers.end()}, shortage);
+  if (const std::string both = all.changes(); !both.empty()) return "It fits with" + both;
+  const std::string least = all.flags_at_last();
+  return fmt::format("Take a smaller model, or a machine with more memory: {}",
+                     least.empty() ? "no flag lowers the need"
+                                   : fmt::format("even with {}, {}", least, *all.lack_at_last()));
 }
 
 }  // namespace miles

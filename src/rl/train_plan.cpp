@@ -1,9 +1,9 @@
 #include "rl/train_plan.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <numeric>
-
-#include <fmt/ranges.h>
 
 #include "base/error.h"
 #include "rl/device_setup.h"
@@ -20,8 +20,8 @@ ActorPlacement placement_of(const HandoffOptions& handoff) {
 int64_t resolve_max_tokens(const TrainConfig& config, const ModelConfig& model) {
   const int64_t longest = max_sample_length(config, model);
   const int64_t most = longest * config.batch.global_batch_size;
-  const int64_t tokens = config.max_tokens_per_gpu.value_or(
-      std::max(longest, std::min<int64_t>(most, 8192)));
+  const int64_t tokens =
+      config.max_tokens_per_gpu.value_or(std::max(longest, std::min<int64_t>(most, 8192)));
   if (tokens < longest)
     fail(ErrorCode::flags,
          "--max-tokens-per-gpu {} is less than the longest sample, {} tokens; raise it, or lower "
@@ -99,7 +99,8 @@ class Planner {
   void fill() {
     const int64_t room = room_to_fill(config_, plan_, budget_, device_);
     keep_most_resident(input_, room);
-    plan_ = config_.recompute_num_layers ? plan_memory(input_) : plan_fewest_recomputed(input_, room);
+    plan_ =
+        config_.recompute_num_layers ? plan_memory(input_) : plan_fewest_recomputed(input_, room);
     input_.actor.recompute_num_layers = plan_.recomputed_blocks;
   }
 
@@ -160,22 +161,20 @@ std::vector<Lever> train_levers(const TrainConfig& config, const TrainPlan& now)
     std::vector<int64_t> values(
         static_cast<size_t>(now.memory.blocks - *config.recompute_num_layers + 1));
     std::iota(values.begin(), values.end(), *config.recompute_num_layers);
-    levers.push_back({.flag = "--recompute-num-layers",
-                      .values = std::move(values),
-                      .set = [](TrainConfig& to, int64_t blocks) {
-                        to.recompute_num_layers = blocks;
-                      }});
-  }
-  levers.push_back(
-      {.flag = "--log-probs-chunk-size",
-       .values = values_down_to(kLeastRows, now.memory.log_probs_chunk_size),
-       .set = [](TrainConfig& to, int64_t rows) { to.log_probs_chunk_size = rows; }});
-  levers.push_back({.flag = "--max-tokens-per-gpu",
-                    .values = values_down_to(now.actor.max_sequence_length, now.max_tokens_per_gpu),
-                    .set = [](TrainConfig& to, int64_t tokens) { to.max_tokens_per_gpu = tokens; }});
-  if (const std::string flags = streaming_flags(config.colocate); !flags.empty())
     levers.push_back(
-        {.flag = flags, .values = {0, 1}, .set = stream, .unit = Lever::Unit::given});
+        {.flag = "--recompute-num-layers",
+         .values = std::move(values),
+         .set = [](TrainConfig& to, int64_t blocks) { to.recompute_num_layers = blocks; }});
+  }
+  levers.push_back({.flag = "--log-probs-chunk-size",
+                    .values = values_down_to(kLeastRows, now.memory.log_probs_chunk_size),
+                    .set = [](TrainConfig& to, int64_t rows) { to.log_probs_chunk_size = rows; }});
+  levers.push_back(
+      {.flag = "--max-tokens-per-gpu",
+       .values = values_down_to(now.actor.max_sequence_length, now.max_tokens_per_gpu),
+       .set = [](TrainConfig& to, int64_t tokens) { to.max_tokens_per_gpu = tokens; }});
+  if (const std::string flags = streaming_flags(config.colocate); !flags.empty())
+    levers.push_back({.flag = flags, .values = {0, 1}, .set = stream, .unit = Lever::Unit::given});
   levers.push_back({.flag = "--global-batch-size",
                     .values = smaller_steps(config.batch),
                     .set = set_step,
@@ -185,18 +184,16 @@ std::vector<Lever> train_levers(const TrainConfig& config, const TrainPlan& now)
                       return fmt::format("--num-steps-per-rollout {} --global-batch-size {}",
                                          samples / size, size);
                     }});
-  levers.push_back({.flag = "--rollout-max-response-len",
-                    .values = values_down_to(kLeastLength, config.rollout.max_response_len),
-                    .set =
-                        [](TrainConfig& to, int64_t tokens) {
-                          to.rollout.max_response_len = tokens;
-                        },
-                    .cost = Lever::Cost::task});
-  levers.push_back({.flag = "--rollout-max-prompt-len",
-                    .values = values_down_to(kLeastLength, config.rollout.max_prompt_len),
-                    .set =
-                        [](TrainConfig& to, int64_t tokens) { to.rollout.max_prompt_len = tokens; },
-                    .cost = Lever::Cost::task});
+  levers.push_back(
+      {.flag = "--rollout-max-response-len",
+       .values = values_down_to(kLeastLength, config.rollout.max_response_len),
+       .set = [](TrainConfig& to, int64_t tokens) { to.rollout.max_response_len = tokens; },
+       .cost = Lever::Cost::task});
+  levers.push_back(
+      {.flag = "--rollout-max-prompt-len",
+       .values = values_down_to(kLeastLength, config.rollout.max_prompt_len),
+       .set = [](TrainConfig& to, int64_t tokens) { to.rollout.max_prompt_len = tokens; },
+       .cost = Lever::Cost::task});
   return levers;
 }
 
@@ -219,8 +216,7 @@ std::string advice(const TrainConfig& config, const TrainPlanInput& input, const
   std::vector<Lever> levers = budget_levers(config.device, now.memory, input.device);
   for (const auto& more : {train_levers(config, now), engine_levers(now.engine)})
     levers.insert(levers.end(), more.begin(), more.end());
-  return what_fits(config, levers,
-                   [&](const TrainConfig& other) { return lack_of(other, input); });
+  return what_fits(config, levers, [&](const TrainConfig& other) { return lack_of(other, input); });
 }
 
 }  // namespace

@@ -13,8 +13,8 @@ struct TrainPlanInput {
   const ModelConfig& model;
   const ParamLayout& layout;
   Device& device;
-  int64_t num_rollout = 1;       // rollouts in all
-  int64_t most_eval_prompts = 0; // prompts of the largest evaluation set
+  int64_t num_rollout = 1;        // rollouts in all
+  int64_t most_eval_prompts = 0;  // prompts of the largest evaluation set
 };
 
 struct TrainPlan {

@@ -42,21 +42,21 @@ TrainConfig config_now() {
 }
 
 std::vector<Lever> levers() {
-  return {{.flag = "--max-tokens-per-gpu",
-           .values = values_down_to(20, 64),
-           .set = [](TrainConfig& to, int64_t tokens) { to.max_tokens_per_gpu = tokens; }},
-          {.flag = "--max-running-requests",
-           .values = values_down_to(1, 16),
-           .set = [](TrainConfig& to,
-                     int64_t requests) { to.engine.max_running_requests = requests; }},
-          {.flag = "--global-batch-size",
-           .values = {4, 2, 1},
-           .set = [](TrainConfig& to, int64_t samples) { to.batch.global_batch_size = samples; },
-           .cost = Lever::Cost::task},
-          {.flag = "--colocate",
-           .values = {0, 1},
-           .set = [](TrainConfig& to, int64_t) { to.colocate.colocate = true; },
-           .unit = Lever::Unit::given}};
+  return {
+      {.flag = "--max-tokens-per-gpu",
+       .values = values_down_to(20, 64),
+       .set = [](TrainConfig& to, int64_t tokens) { to.max_tokens_per_gpu = tokens; }},
+      {.flag = "--max-running-requests",
+       .values = values_down_to(1, 16),
+       .set = [](TrainConfig& to, int64_t requests) { to.engine.max_running_requests = requests; }},
+      {.flag = "--global-batch-size",
+       .values = {4, 2, 1},
+       .set = [](TrainConfig& to, int64_t samples) { to.batch.global_batch_size = samples; },
+       .cost = Lever::Cost::task},
+      {.flag = "--colocate",
+       .values = {0, 1},
+       .set = [](TrainConfig& to, int64_t) { to.colocate.colocate = true; },
+       .unit = Lever::Unit::given}};
 }
 
 std::string with_budget(int64_t budget) {
@@ -106,23 +106,24 @@ TEST(WhatFits, NamesAsFewAsAreEnoughTogether) {
 }
 
 TEST(WhatFits, SaysWhatIsLackingEvenWithAll) {
-  EXPECT_EQ(with_budget(80),
-            "Take a smaller model, or a machine with more memory: even with --max-tokens-per-gpu 20 "
-            "--max-running-requests 1 --global-batch-size 1 --colocate, it needs 81 of 80");
-  EXPECT_EQ(what_fits(config_now(), {},
-                      [](const TrainConfig&) { return std::optional("too much"); }),
-            "Take a smaller model, or a machine with more memory: no flag lowers the need");
+  EXPECT_EQ(
+      with_budget(80),
+      "Take a smaller model, or a machine with more memory: even with --max-tokens-per-gpu 20 "
+      "--max-running-requests 1 --global-batch-size 1 --colocate, it needs 81 of 80");
+  EXPECT_EQ(
+      what_fits(config_now(), {}, [](const TrainConfig&) { return std::optional("too much"); }),
+      "Take a smaller model, or a machine with more memory: no flag lowers the need");
 }
 
 /// With a budget of 0 that may be raised up to 20.
 std::string with_raised_budget(int64_t more) {
   std::vector<Lever> all = levers();
-  all.insert(all.begin(), {.flag = "--gpu-memory-budget",
-                           .values = {0, 10, 20},
-                           .set = [](TrainConfig& to,
-                                     int64_t bytes) { to.device.gpu_memory_budget = bytes; },
-                           .cost = Lever::Cost::memory,
-                           .unit = Lever::Unit::bytes});
+  all.insert(all.begin(),
+             {.flag = "--gpu-memory-budget",
+              .values = {0, 10, 20},
+              .set = [](TrainConfig& to, int64_t bytes) { to.device.gpu_memory_budget = bytes; },
+              .cost = Lever::Cost::memory,
+              .unit = Lever::Unit::bytes});
   return what_fits(config_now(), all, [&](const TrainConfig& config) -> std::optional<std::string> {
     const int64_t lack = need(config) - *config.device.gpu_memory_budget - more;
     if (lack <= 0) return std::nullopt;
