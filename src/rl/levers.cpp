@@ -167,15 +167,19 @@ std::string what_fits(const TrainConfig& config, std::span<const Lever> levers,
   const std::string fitting = within.changes(), raised = above.changes();
   if (!fitting.empty())
     return fmt::format("It fits with{}{}", fitting, raised.empty() ? "" : "\nor with" + raised);
+  const std::string least = within.flags_at_last();
   if (!raised.empty())
-    return fmt::format("It fits with{}\nNo other flag is enough: even with {}, {}", raised,
-                       within.flags_at_last(), *within.lack_at_last());
+    return fmt::format("It fits with{}{}", raised,
+                       least.empty() ? ""
+                                     : fmt::format("\nNo other flag is enough: even with {}, {}",
+                                                   least, *within.lack_at_last()));
   const Search all(config, {levers.begin(), levers.end()}, shortage);
   if (const std::string both = all.changes(); !both.empty()) return "It fits with" + both;
-  const std::string least = all.flags_at_last();
+  const std::string all_flags = all.flags_at_last();
   return fmt::format("Take a smaller model, or a machine with more memory: {}",
-                     least.empty() ? "no flag lowers the need"
-                                   : fmt::format("even with {}, {}", least, *all.lack_at_last()));
+                     all_flags.empty()
+                         ? "no flag lowers the need"
+                         : fmt::format("even with {}, {}", all_flags, *all.lack_at_last()));
 }
 
 }  // namespace miles

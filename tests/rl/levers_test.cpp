@@ -153,5 +153,26 @@ TEST(WhatFits, NamesALargerBudgetApart) {
             "1 are lacking");
 }
 
+TEST(WhatFits, SaysWhatOtherFlagsLackWhereOnlyALargerBudgetIsEnough) {
+  const auto advice = [](std::vector<Lever> others) {
+    others.push_back(
+        {.flag = "--gpu-memory-budget",
+         .values = {0, int64_t{3} << 29, int64_t{1} << 40},
+         .set = [](TrainConfig& to, int64_t bytes) { to.device.gpu_memory_budget = bytes; },
+         .cost = Lever::Cost::memory,
+         .unit = Lever::Unit::bytes});
+    return what_fits(config_now(), others,
+                     [](const TrainConfig& config) -> std::optional<std::string> {
+                       if (*config.device.gpu_memory_budget > 1000) return std::nullopt;
+                       return "all is lacking";
+                     });
+  };
+  const std::string larger =
+      "It fits with\n  --gpu-memory-budget 1610612736 (1.5 GiB, instead of 0 B)";
+  EXPECT_EQ(advice({}), larger);
+  EXPECT_EQ(advice({levers().back()}),
+            larger + "\nNo other flag is enough: even with --colocate, all is lacking");
+}
+
 }  // namespace
 }  // namespace miles
