@@ -8,6 +8,7 @@
 #include "observe/metrics.h"
 #include "observe/text_chart.h"
 #include "rl/rollout_executor.h"
+#include "rl/sampling.h"
 #include "rl/train_setup.h"
 
 namespace miles {

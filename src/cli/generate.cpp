@@ -11,7 +11,6 @@
 #include "cli/flags.h"
 #include "cli/standalone_engine.h"
 #include "observe/progress.h"
-#include "rl/rollout_executor.h"
 #include "text/utf8.h"
 
 namespace miles {
@@ -112,7 +111,7 @@ int generate_command(int argc, const char* const* argv) {
   std::vector<GenerateRequest> requests;
   int64_t longest = 0;
   for (size_t p = 0; p < flags.prompts.size(); ++p) {
-    const std::vector<int32_t> ids = encode_prompt(tokenizer, flags.prompts[p]);
+    const std::vector<int32_t> ids = tokenizer.encode_prompt(flags.prompts[p]);
     const auto length = static_cast<int64_t>(ids.size());
     const int64_t context = model.config().max_position_embeddings;
     if (length >= context)

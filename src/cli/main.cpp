@@ -28,8 +28,8 @@ usage: miles COMMAND [flags]
   miles COMMAND --help     the command's flags
   miles --version
 
-exit codes: 2 flags, 3 files and data, 4 does not fit in memory, 5 device, 1 a bug of ours,
-130 Ctrl-C, 143 SIGTERM
+exit codes: 2 flags, 3 files and data, 4 does not fit in memory, 5 device, 1 or 134 a bug of
+ours, 130 Ctrl-C, 143 SIGTERM
 )";
 
 struct Command {

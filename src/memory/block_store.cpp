@@ -156,8 +156,7 @@ void BlockStore::write_back(Slot& slot) {
   if (!has_home(slot.block)) return;
   const BlockSpan& span = options_.blocks[static_cast<size_t>(slot.block)];
   Stream& stream = *copies_->to_host;
-  stream.wait(slot.loaded);
-  stream.wait(slot.used);
+  stream.wait(slot.used);  // which is after its arrival
   stream.copy(options_.home + span.offset, slot.data, span.bytes);
   ledger_->copied(Place::host, span.bytes);
   slot.written = stream.record();

@@ -72,6 +72,15 @@ std::vector<Sample> DataSource::next_group(int64_t n_samples) {
   return group;
 }
 
+std::vector<Sample> DataSource::next_groups(int64_t n_prompts, int64_t n_samples) {
+  std::vector<Sample> samples;
+  for (int64_t p = 0; p < n_prompts; ++p) {
+    auto group = next_group(n_samples);
+    std::move(group.begin(), group.end(), std::back_inserter(samples));
+  }
+  return samples;
+}
+
 nlohmann::json DataSource::state() const {
   return {{"sample_offset", sample_offset_},
           {"epoch_id", epoch_id_},

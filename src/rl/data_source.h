@@ -30,6 +30,9 @@ class DataSource {
   /// group_index and index since the start of the run are set.
   std::vector<Sample> next_group(int64_t n_samples);
 
+  /// The next `n_prompts` of them, one group after the other: a rollout's samples.
+  std::vector<Sample> next_groups(int64_t n_prompts, int64_t n_samples);
+
   /// All prompts in the data's order, for evaluation.
   const std::vector<Prompt>& prompts() const { return prompts_; }
   int64_t size() const { return static_cast<int64_t>(prompts_.size()); }

@@ -89,7 +89,8 @@ void RunRecorder::write_config(const std::string& toml) {
     if (settings_of(read_file(path)) == settings_of(toml)) return;
     const std::string earlier = fmt::format("{}{}.toml", kEarlierConfig, first_rollout_);
     // One that is there already is what the rollouts before ran with.
-    if (!fs::exists(directory_ / earlier)) fs::copy_file(path, directory_ / earlier);
+    if (!fs::exists(directory_ / earlier))
+      write_file_atomically(directory_ / earlier, read_file(path));
     log::info("--run-dir {}: config.toml has this run's flags; those of before are in {}",
               directory_.string(), earlier);
   }

@@ -19,6 +19,8 @@
 #include "rl/rollout_executor.h"
 #include "rl/rollout_metrics.h"
 #include "rl/run_recorder.h"
+#include "rl/sampling.h"
+#include "rl/supervised.h"
 #include "rl/training_turn.h"
 
 namespace miles {
@@ -227,8 +229,12 @@ class TrainLoop {
     std::vector<Sample> samples;
     const bool supervised = config_.algorithm.loss.type == LossType::sft_loss;
     handoff_.during("rollout.generate", [&] {
-      samples = supervised ? executor_.supervised(setup_.data, rollout_id_)
-                           : executor_.generate(setup_.data, rollout_id_, actor_.weight_version());
+      samples = setup_.data.next_groups(config_.batch.rollout_batch_size,
+                                        config_.batch.n_samples_per_prompt);
+      if (supervised)
+        learn_labels(samples);
+      else
+        executor_.generate(samples, rollout_id_, actor_.weight_version());
     });
     const std::vector<float> advantages =
         supervised ? std::vector<float>(samples.size(), 0.0F)
@@ -248,10 +254,23 @@ class TrainLoop {
     begin_row();
     if (save_due()) save();
     // Nobody generates after the last rollout, unless it is evaluated.
-    if (rollout_id_ + 1 < setup_.num_rollout || eval_due_after(rollout_id_)) handoff_.after_train();
+    if (!is_last() || eval_due_after(rollout_id_)) handoff_.after_train();
     if (eval_due_after(rollout_id_)) evaluate(rollout_id_);
     ++summary_.rollouts;
     summary_.last_raw_reward = metrics.find("rollout/raw_reward").value_or(std::nan(""));
+  }
+
+  void learn_labels(std::span<Sample> samples) const {
+    const ModelConfig& model = setup_.model.config();
+    const auto& ends = model.eos_token_ids;
+    const int64_t longest = max_sample_length(config_, model);
+    const int64_t cut = answer_with_labels(
+        samples, {.tokenizer = setup_.tokenizer,
+                  .eos = ends.empty() ? std::nullopt : std::optional(ends.front()),
+                  .max_length = longest});
+    for (Sample& sample : samples) sample.rollout_id = rollout_id_;
+    if (cut > 0)
+      log::warn("rollout {}: {} labels were cut at {} tokens", rollout_id_ + 1, cut, longest);
   }
 
   /// What comes after a row (saving, handing back, evaluating) is timed in the next one, as in
@@ -276,11 +295,11 @@ class TrainLoop {
   bool exits_early() const {
     return config_.debug_exit_after_rollout && rollout_id_ + 1 >= *config_.debug_exit_after_rollout;
   }
+  bool is_last() const { return rollout_id_ + 1 == setup_.num_rollout || exits_early(); }
   bool save_due() const {
     if (config_.checkpoint.save.empty()) return false;
-    const bool last = rollout_id_ + 1 == setup_.num_rollout || exits_early();
-    return last || (config_.checkpoint.save_interval &&
-                    (rollout_id_ + 1) % *config_.checkpoint.save_interval == 0);
+    return is_last() || (config_.checkpoint.save_interval &&
+                         (rollout_id_ + 1) % *config_.checkpoint.save_interval == 0);
   }
 
   void save() {

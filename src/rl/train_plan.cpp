@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "rl/device_setup.h"
-#include "rl/rollout_executor.h"
+#include "rl/sampling.h"
 
 namespace miles {
 namespace {

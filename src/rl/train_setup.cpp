@@ -6,7 +6,7 @@
 #include "base/log.h"
 #include "base/units.h"
 #include "rl/device_setup.h"
-#include "rl/rollout_executor.h"
+#include "rl/sampling.h"
 
 namespace miles {
 namespace {
@@ -84,7 +84,7 @@ std::optional<ModelSource> resolve_reference(const TrainConfig& config, const Mo
 
 void keep_fitting_prompts(DataSource& data, const Tokenizer& tokenizer, int64_t max_prompt_len) {
   const int64_t skipped = data.keep_if([&](const Prompt& prompt) {
-    const auto ids = encode_prompt(tokenizer, prompt.text);
+    const auto ids = tokenizer.encode_prompt(prompt.text);
     return !ids.empty() && static_cast<int64_t>(ids.size()) <= max_prompt_len;
   });
   if (data.size() == 0)

@@ -26,12 +26,12 @@ std::vector<TrainSample> to_train_samples(std::span<const Sample> samples,
 
 /// Mean over the tokens that count, of `value(sample, position)`.
 template <class Value>
-double masked_mean(std::span<const TrainSample> samples, const Value& value) {
+Mean masked_mean(std::span<const TrainSample> samples, const Value& value) {
   Mean mean;
   for (size_t s = 0; s < samples.size(); ++s)
     for (size_t i = 0; i < samples[s].loss_mask.size(); ++i)
       if (samples[s].loss_mask[i] != 0) mean.add(value(s, i));
-  return mean.mean();
+  return mean;
 }
 
 class Turn {
@@ -76,28 +76,28 @@ class Turn {
         samples_[s].ref_log_probs = std::move(reference[s]);
       metrics_.set("perf/ref_log_probs_time", watch.seconds());
       metrics_.set("rollout/ref_log_probs", masked_mean(samples_, [&](size_t s, size_t i) {
-                     return samples_[s].ref_log_probs[i];
-                   }));
+                                              return samples_[s].ref_log_probs[i];
+                                            }).mean());
       watch.reset();
     }
     metrics_.set("rollout/rollout_log_probs", masked_mean(samples_, [&](size_t s, size_t i) {
-                   return originals_[s].rollout_log_probs[i];
-                 }));
+                                                return originals_[s].rollout_log_probs[i];
+                                              }).mean());
     if (algorithm.use_rollout_logprobs && algorithm.skip_actor_forward_only) return;
     const auto actor = log_probs(Policy::actor);
     metrics_.set("perf/log_probs_time", watch.seconds());
     metrics_.set("rollout/log_probs",
-                 masked_mean(samples_, [&](size_t s, size_t i) { return actor[s][i]; }));
-    const double difference = masked_mean(samples_, [&](size_t s, size_t i) {
+                 masked_mean(samples_, [&](size_t s, size_t i) { return actor[s][i]; }).mean());
+    const Mean difference = masked_mean(samples_, [&](size_t s, size_t i) {
       const float ours = actor[s][i], theirs = originals_[s].rollout_log_probs[i];
       return ours == theirs ? 0.0 : std::fabs(static_cast<double>(ours) - theirs);
     });
-    metrics_.set("train/train_rollout_logprob_abs_diff", difference);
-    if (config_.engine.true_on_policy && difference != 0)
+    metrics_.set("train/train_rollout_logprob_abs_diff", difference.mean());
+    if (config_.engine.true_on_policy && difference.count() > 0 && difference.mean() != 0)
       log::warn(
           "train/train_rollout_logprob_abs_diff is {}, not 0: rollout and training differ on this "
           "device; please report it",
-          difference);
+          difference.mean());
     if (algorithm.use_rollout_logprobs) return;
     for (size_t s = 0; s < samples_.size(); ++s) samples_[s].old_log_probs = actor[s];
   }

@@ -50,6 +50,12 @@ void Tokenizer::encode_stretch(std::string_view stretch, bool at_start,
   }
 }
 
+std::vector<int32_t> Tokenizer::encode_prompt(std::string_view prompt) const {
+  std::vector<int32_t> ids = encode(prompt);
+  if (ids.empty() && bos_id()) ids.push_back(*bos_id());
+  return ids;
+}
+
 std::string Tokenizer::decode(std::span<const int32_t> ids, DecodeOptions options) const {
   DecodeStream stream = decode_stream();
   std::string text;

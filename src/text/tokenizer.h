@@ -55,6 +55,10 @@ class Tokenizer {
   /// O(n log n) in the text's length.
   std::vector<int32_t> encode(std::string_view text, EncodeOptions options = {}) const;
 
+  /// A prompt's ids. Where they would be none, BOS alone: a model that was trained to begin with it
+  /// sees it.
+  std::vector<int32_t> encode_prompt(std::string_view prompt) const;
+
   /// Valid UTF-8 always: bytes that do not make characters become U+FFFD. Ids without a token add
   /// nothing.
   std::string decode(std::span<const int32_t> ids, DecodeOptions options = {}) const;

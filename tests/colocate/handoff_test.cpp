@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "observe/memory_timeline.h"
 #include "tests/colocate/colocate_rig.h"
 
@@ -74,6 +76,24 @@ TEST(Handoff, WithThePeakOnTheCpuEachSideLeavesBeforeTheOtherComes) {
             (Names{"rollout.offload_kv", "rollout.offload_weights", "actor.onload"}));
   EXPECT_EQ(order.after_train, (Names{"actor.offload", "rollout.onload_weights",
                                       "actor.update_weights", "rollout.onload_kv"}));
+}
+
+TEST(Handoff, WithThePeakOnTheCpuTheDeviceNeverHoldsBothSides) {
+  for (const char* const name : {"cpu_loaded", "cpu_streamed", "gpu_loaded"}) {
+    ColocateRig rig(setup_of(sharing_named(name)));
+    rig.load();
+    rig.handoff.start();
+    for (int turn = 0; turn < 2; ++turn) rig.turn();
+    int both = 0;  // events in which there was something of each
+    for (const HandoffEvent& event : rig.events) {
+      const auto holds = [&](std::string_view side) {
+        return std::ranges::any_of(event.device.at_event_peak,
+                                   [&](const auto& tag) { return tag.first.starts_with(side); });
+      };
+      both += holds("actor.") && holds("rollout.") ? 1 : 0;
+    }
+    EXPECT_EQ(both > 0, std::string_view(name) == "gpu_loaded") << name;
+  }
 }
 
 TEST(Handoff, WithoutOffloadNothingMoves) {

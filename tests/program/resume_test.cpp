@@ -49,13 +49,17 @@ TEST(Resume, AnErrorInTheMiddleLeavesAReportAndSaysHowToGoOn) {
 
 TEST(Resume, AfterAKillWithTheSameBits) {
   const ScratchDir dir;
-  ASSERT_EQ(run_miles(with(small_run(dir / "whole"), kGpuPeak)).exit_code, 0);
+  // A rate that is another one in every step: a schedule that began again would show.
+  const auto scheduled = [&](const fs::path& run) {
+    return with(with(small_run(run), kGpuPeak),
+                {"--lr-warmup-iters", "3", "--lr-decay-style", "cosine"});
+  };
+  ASSERT_EQ(run_miles(scheduled(dir / "whole")).exit_code, 0);
   const auto expected = numbers_of(dir / "whole");
   for (const int lines : {2, 4}) {
     const fs::path run = dir / fmt::format("killed{}", lines),
                    save = dir / fmt::format("save{}", lines);
-    const auto flags =
-        with(with(small_run(run), kGpuPeak), {"--save", save.string(), "--save-interval", "1"});
+    const auto flags = with(scheduled(run), {"--save", save.string(), "--save-interval", "1"});
     run_and_signal(flags, {.path = run / "metrics.jsonl", .lines = lines});
     const Outcome outcome = run_miles(with(flags, {"--load", save.string()}));
     ASSERT_EQ(outcome.exit_code, 0) << outcome.log;
@@ -247,8 +251,10 @@ TEST(Checkpoints, WhatAKillLeftIsClearedAwayAndWhatSteppedAsideComesBack) {
 
 TEST(Checkpoints, AFullDiskLeavesTheOneBefore) {
   const ScratchDir dir;
+  // The one before goes when the new one is there, not sooner.
   const auto flags =
-      with(small_run(dir / "run"), {"--save", (dir / "save").string(), "--save-interval", "1"});
+      with(small_run(dir / "run"),
+           {"--save", (dir / "save").string(), "--save-interval", "1", "--save-total-limit", "1"});
   ASSERT_EQ(run_miles(with(flags, {"--num-rollout", "1"})).exit_code, 0);
   const auto size = fs::file_size(dir / "save" / "iter_0000000" / "trainer.safetensors");
   const Outcome full =
