@@ -282,7 +282,7 @@ int handoff(Options options) {
   Handoff handoff({.offload_train = true,
                    .offload_rollout = true,
                    .peak_device = gpu ? PeakDevice::gpu : PeakDevice::cpu},
-                  actor, engine, machine.memory(), [&](const HandoffEvent& event) {
+                  actor, &engine, machine.memory(), [&](const HandoffEvent& event) {
                     if (!counts) return;
                     if (sums.find(event.name) == sums.end()) order.push_back(event.name);
                     EventSum& sum = sums[event.name];

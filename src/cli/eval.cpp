@@ -25,12 +25,7 @@ int eval_command(int argc, const char* const* argv) {
   add_device_flags(line, config.device);
   line.app().get_option("--eval-prompt-data")->required();
   RolloutConfig& rollout = config.rollout;
-  line.number<int64_t>("--rollout-max-prompt-len", rollout.max_prompt_len, {.least = 1},
-                       "tokens of a prompt; longer ones are skipped")
-      ->group("Rollout");
-  line.number<uint64_t>("--rollout-seed", rollout.seed, {.most = UINT64_MAX}, "of the draws")
-      ->group("Rollout");
-  add_skip_special_tokens_flag(line.app(), rollout);
+  add_any_rollout_flags(line, rollout);
   if (!line.parse(argc, argv)) return 0;
   check_sampling_params(eval_sampling(config), "--eval-");
   if (config.eval.max_response_len) rollout.max_response_len = *config.eval.max_response_len;

@@ -148,10 +148,18 @@ void add_eval_set_flags(CommandLine& line, EvalConfig& config) {
       ->group(group);
 }
 
-void add_skip_special_tokens_flag(CLI::App& app, RolloutConfig& config) {
-  app.add_flag("--rollout-skip-special-tokens", config.skip_special_tokens,
-               "special tokens within a response do not appear in its text")
-      ->group("Rollout");
+void add_any_rollout_flags(CommandLine& line, RolloutConfig& config) {
+  const std::string group = "Rollout";
+  line.number<int64_t>("--rollout-max-prompt-len", config.max_prompt_len, {.least = 1},
+                       "tokens of a prompt; longer ones are skipped")
+      ->group(group);
+  line.number<uint64_t>("--rollout-seed", config.seed, {.most = UINT64_MAX},
+                        "of the draws, and in training of the prompts' order")
+      ->group(group);
+  line.app()
+      .add_flag("--rollout-skip-special-tokens", config.skip_special_tokens,
+                "special tokens within a response do not appear in its text")
+      ->group(group);
 }
 
 }  // namespace miles

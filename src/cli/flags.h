@@ -18,7 +18,8 @@ void add_reward_flags(CommandLine& line, RewardConfig& config);
 /// The evaluation sets and how they are sampled; not when.
 void add_eval_set_flags(CommandLine& line, EvalConfig& config);
 
-void add_skip_special_tokens_flag(CLI::App& app, RolloutConfig& config);
+/// Those --rollout-* that an evaluation has, too.
+void add_any_rollout_flags(CommandLine& line, RolloutConfig& config);
 
 /// All of `miles train`. finish_train_flags() works out what the flags leave open once they are
 /// parsed.

@@ -69,18 +69,12 @@ void add_rollout_flags(CommandLine& line, RolloutConfig& rollout) {
   app.add_flag("--rollout-ignore-eos", rollout.ignore_eos,
                "the model's end does not end a response")
       ->group(group);
-  add_skip_special_tokens_flag(app, rollout);
-  line.number<int64_t>("--rollout-max-prompt-len", rollout.max_prompt_len, {.least = 1},
-                       "tokens of a prompt; longer ones are skipped")
-      ->group(group);
+  add_any_rollout_flags(line, rollout);
   line.number<int64_t>("--rollout-max-response-len", rollout.max_response_len, {.least = 1},
                        "tokens of a response")
       ->group(group);
   line.number<int64_t>("--rollout-max-context-len", rollout.max_context_len, {.least = 1},
                        "tokens of prompt and response together (default: the model's context)")
-      ->group(group);
-  line.number<uint64_t>("--rollout-seed", rollout.seed, {.most = UINT64_MAX},
-                        "of the prompts' order and the draws")
       ->group(group);
 }
 

@@ -32,7 +32,7 @@ void check_handoff_options(const HandoffOptions& options) {
          options.offload_rollout ? "--offload-rollout" : "no --offload-rollout");
 }
 
-Handoff::Handoff(const HandoffOptions& options, ActorModel& actor, Engine& engine, Memory memory,
+Handoff::Handoff(const HandoffOptions& options, ActorModel& actor, Engine* engine, Memory memory,
                  Observer observer)
     : options_(options),
       actor_(actor),
@@ -62,13 +62,14 @@ void Handoff::start() {
 void Handoff::after_generate() {
   const Exchange exchange(memory_.device.memory());
   const auto engine_leaves = [this] {
-    if (options_.offload_rollout)
-      during("rollout.offload_weights", [this] { engine_.offload_weights(); });
+    if (engine_ != nullptr && options_.offload_rollout)
+      during("rollout.offload_weights", [this] { engine_->offload_weights(); });
   };
   const auto trainer_comes = [this] {
     if (options_.offload_train) during("actor.onload", [this] { actor_.onload(); });
   };
-  if (options_.offload_rollout) during("rollout.offload_kv", [this] { engine_.offload_kv(); });
+  if (engine_ != nullptr && options_.offload_rollout)
+    during("rollout.offload_kv", [this] { engine_->offload_kv(); });
   if (options_.peak_device == PeakDevice::gpu) {
     trainer_comes();
     engine_leaves();
@@ -79,10 +80,14 @@ void Handoff::after_generate() {
 }
 
 void Handoff::after_train() {
+  if (engine_ == nullptr) {
+    during("actor.clear_memory", [this] { actor_.clear_memory(); });
+    return;
+  }
   const Exchange exchange(memory_.device.memory());
   if (options_.peak_device == PeakDevice::gpu) {
     during("actor.clear_memory", [this] { actor_.clear_memory(); });
-    during("rollout.onload_weights", [this] { engine_.onload_weights(); });
+    during("rollout.onload_weights", [this] { engine_->onload_weights(); });
     during("actor.offload", [this] { actor_.offload(); });
   } else if (options_.offload_train) {
     during("actor.offload", [this] { actor_.offload(); });
@@ -93,19 +98,20 @@ void Handoff::after_train() {
 }
 
 void Handoff::give_engine_weights() {
-  if (!engine_.weights_resident())
-    during("rollout.onload_weights", [this] { engine_.onload_weights(); });
+  if (engine_ == nullptr) return;
+  if (!engine_->weights_resident())
+    during("rollout.onload_weights", [this] { engine_->onload_weights(); });
   during("actor.update_weights", [this] { update_weights(); });
-  if (!engine_.kv_resident()) during("rollout.onload_kv", [this] { engine_.onload_kv(); });
+  if (!engine_->kv_resident()) during("rollout.onload_kv", [this] { engine_->onload_kv(); });
 }
 
 void Handoff::update_weights() {
   const Tensor weights = actor_.weights_at_rest();
-  if (options_.check_weight_update_equal) engine_.poison_weights();
-  engine_.update_weights(weights, actor_.weight_version());
+  if (options_.check_weight_update_equal) engine_->poison_weights();
+  engine_->update_weights(weights, actor_.weight_version());
   if (actor_.rests_at() == Place::host) memory_.ledger.copied(Place::device, weights.bytes());
   if (!options_.check_weight_update_equal) return;
-  const std::vector<std::string> different = engine_.compare_weights(weights);
+  const std::vector<std::string> different = engine_->compare_weights(weights);
   if (!different.empty())
     fail(ErrorCode::internal,
          "the engine's weights differ from the trainer's after an update, in {} tensors: {}",

@@ -54,8 +54,9 @@ class Handoff {
  public:
   using Observer = std::function<void(const HandoffEvent&)>;
 
-  /// `actor`, `engine` and `memory` outlive it. The observer sees every event.
-  Handoff(const HandoffOptions& options, ActorModel& actor, Engine& engine, Memory memory,
+  /// `actor`, `engine` and `memory` outlive it. Without engine (null) nothing is generated, and the
+  /// trainer stays once it has come. The observer sees every event.
+  Handoff(const HandoffOptions& options, ActorModel& actor, Engine* engine, Memory memory,
           Observer observer);
 
   /// Both sides' first appearance: the engine gets the first weights.
@@ -71,7 +72,7 @@ class Handoff {
 
   HandoffOptions options_;
   ActorModel& actor_;
-  Engine& engine_;
+  Engine* engine_;  // not owned; may be null
   Memory memory_;
   Observer observer_;
 };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <optional>
 
 namespace miles {
 
@@ -26,11 +27,12 @@ MemoryPlan plan_memory(const PlanInput& input) {
   const Memory memory{*device, ledger};
   ActorModel actor(input.actor, input.config, input.layout, memory);
   plan.log_probs_chunk_size = actor.head_extent().chunk;
-  Engine engine(input.engine, input.config, input.layout, memory, nullptr);
+  std::optional<Engine> engine;
+  if (input.generates) engine.emplace(input.engine, input.config, input.layout, memory, nullptr);
   // What a comparison reads would have to be there; what it takes is the engine's own business.
   HandoffOptions options = input.handoff;
   options.check_weight_update_equal = false;
-  Handoff handoff(options, actor, engine, memory,
+  Handoff handoff(options, actor, engine ? &*engine : nullptr, memory,
                   [&](const HandoffEvent& event) { plan.add(event); });
   handoff.during("load", [&] { actor.load_weights([](const Tensor&) {}); });
   handoff.start();

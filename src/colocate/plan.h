@@ -17,7 +17,8 @@ struct PlanInput {
   ActorOptions actor;
   EngineOptions engine;
   HandoffOptions handoff;
-  bool saves = false;  // whether the run writes checkpoints
+  bool generates = true;  // whether there is an engine
+  bool saves = false;     // whether the run writes checkpoints
   int64_t num_steps_per_rollout = 1;
 };
 

@@ -14,8 +14,8 @@ enum class DeviceKind { cpu, cuda };
 
 /// Raw memory by address range: an address is reserved once and stays valid as long as the range,
 /// while the bytes behind it come (commit) and go (decommit). Only memory/ calls it, after the
-/// ledger has agreed. Offsets and sizes passed to commit and decommit are multiples of
-/// granularity().
+/// ledger has agreed; a handoff spans an exchange. Offsets and sizes passed to commit and decommit
+/// are multiples of granularity().
 class AddressSpace {
  public:
   virtual ~AddressSpace() = default;
@@ -112,7 +112,7 @@ class Device {
 /// What the host has in all, bytes.
 int64_t host_capacity_bytes();
 
-/// The CPU as a device: its memory is an anonymous mapping with a capacity.
+/// The CPU as a device: its memory is an anonymous mapping of the host's.
 std::unique_ptr<Device> make_cpu_device();
 
 /// How many CUDA devices can be used; 0 without driver, and in a build without CUDA.

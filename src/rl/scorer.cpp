@@ -38,7 +38,7 @@ void Scorer::score(std::span<Sample> samples) {
 }
 
 std::unique_ptr<Scorer> make_scorer(const TrainConfig& config) {
-  if (config.algorithm.loss.type == LossType::sft_loss && !config.eval.interval) return nullptr;
+  if (!config.generates()) return nullptr;
   return std::make_unique<Scorer>(config.reward);
 }
 

@@ -27,7 +27,7 @@ class Scorer {
   std::unique_ptr<RewardCommand> command_;  // null: the rule
 };
 
-/// What scores a run's samples; null for supervised learning without evaluation, which scores none.
+/// What scores a run's samples; null where none are drawn (TrainConfig::generates).
 std::unique_ptr<Scorer> make_scorer(const TrainConfig& config);
 
 }  // namespace miles

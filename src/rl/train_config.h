@@ -141,6 +141,9 @@ struct TrainConfig {
   int64_t log_probs_chunk_size = -1;  // --log-probs-chunk-size, rows of logits; -1: chosen
   std::string run_dir;                // --run-dir
   std::optional<int64_t> debug_exit_after_rollout;  // --debug-exit-after-rollout
+
+  /// Whether anything is drawn and scored: supervised learning does for evaluations alone.
+  bool generates() const { return algorithm.loss.type != LossType::sft_loss || eval.interval; }
 };
 
 }  // namespace miles

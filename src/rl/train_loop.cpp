@@ -19,69 +19,13 @@
 #include "rl/rollout_executor.h"
 #include "rl/rollout_metrics.h"
 #include "rl/run_recorder.h"
+#include "rl/run_start.h"
 #include "rl/sampling.h"
 #include "rl/supervised.h"
 #include "rl/training_turn.h"
 
 namespace miles {
 namespace {
-
-/// Resumed or fresh: where the loop begins.
-struct Start {
-  std::optional<std::filesystem::path> checkpoint;
-  RunState state;      // of the checkpoint
-  std::string run_id;  // the checkpoint's, or a new one
-  int64_t first_rollout = 0;
-};
-
-nlohmann::ordered_json fingerprint(const TrainSetup& setup) {
-  return fingerprint(setup.config, setup.model.config(), setup.plan.actor.optimizer.schedule);
-}
-
-nlohmann::ordered_json rounding_fingerprint(const TrainSetup& setup) {
-  return rounding_fingerprint(setup.config, setup.device->name());
-}
-
-/// What the checkpoints on disk allow, before anything is loaded.
-Start find_start(const TrainSetup& setup) {
-  const CheckpointConfig& config = setup.config.checkpoint;
-  Start start;
-  start.run_id = new_run_id();
-  if (!config.load.empty()) {
-    start.checkpoint = find_checkpoint(config.load);
-    start.state = read_run_state(*start.checkpoint);
-    start.first_rollout = start.state.rollout_id + 1;
-    start.run_id = start.state.run_id;
-    check_fingerprint(start.state.fingerprint, fingerprint(setup), *start.checkpoint);
-    for (const std::string& line :
-         rounding_differences(start.state.fingerprint, rounding_fingerprint(setup)))
-      log::warn("--load {}: {}", start.checkpoint->string(), line);
-  }
-  if (!config.save.empty())
-    check_save_directory(config.save, {start.run_id, start.first_rollout});
-  else
-    log::warn("no checkpoint will be written: --save DIR was not given{}",
-              config.load.empty() ? "" : ", and --load only reads");
-  return start;
-}
-
-/// The directories that a run writes to, held against other runs.
-class RunDirectories {
- public:
-  RunDirectories(const TrainConfig& config, const Start& start) {
-    const std::string &run_dir = config.run_dir, &save = config.checkpoint.save;
-    if (!run_dir.empty()) run_dir_.emplace(run_dir, "--run-dir");
-    if (save.empty()) return;
-    const bool same =
-        run_dir_ && std::filesystem::exists(save) && std::filesystem::equivalent(run_dir, save);
-    if (!same) save_.emplace(save, "--save");
-    // Another run may just have ended.
-    check_save_directory(save, {start.run_id, start.first_rollout});
-  }
-
- private:
-  std::optional<ClaimedDirectory> run_dir_, save_;
-};
 
 class TrainLoop {
  public:
@@ -96,10 +40,15 @@ class TrainLoop {
         memory_{*setup.device, ledger_},
         resolved_flags_(resolved_flags),
         actor_(setup.plan.actor, setup.model.config(), setup.layout, memory_),
-        engine_(setup.plan.engine, setup.model.config(), setup.layout, memory_, &setup.tokenizer),
-        executor_(config_, setup.model.config(), setup.tokenizer, engine_, scorer_.get()),
-        handoff_(config_.colocate.handoff, actor_, engine_, memory_,
-                 [this](const HandoffEvent& event) { on_event(event); }) {}
+        engine_(config_.generates()
+                    ? std::make_unique<Engine>(setup.plan.engine, setup.model.config(),
+                                               setup.layout, memory_, &setup.tokenizer)
+                    : nullptr),
+        handoff_(config_.colocate.handoff, actor_, engine_.get(), memory_,
+                 [this](const HandoffEvent& event) { on_event(event); }) {
+    if (engine_)
+      executor_.emplace(config_, setup.model.config(), setup.tokenizer, *engine_, scorer_.get());
+  }
 
   TrainSummary run() {
     rollout_id_ = start_.first_rollout;
@@ -234,7 +183,7 @@ class TrainLoop {
       if (supervised)
         learn_labels(samples);
       else
-        executor_.generate(samples, rollout_id_, actor_.weight_version());
+        executor_->generate(samples, rollout_id_, actor_.weight_version());
     });
     const std::vector<float> advantages =
         supervised ? std::vector<float>(samples.size(), 0.0F)
@@ -324,7 +273,7 @@ class TrainLoop {
     Metrics metrics;
     for (const EvalSet& set : setup_.eval_sets) {
       const std::vector<Sample> samples =
-          executor_.evaluate(set.source, rollout_id, actor_.weight_version());
+          executor_->evaluate(set.source, rollout_id, actor_.weight_version());
       Mean reward, truncated;
       for (const Sample& sample : samples) {
         if (sample.reward) reward.add(*sample.reward);
@@ -386,7 +335,7 @@ class TrainLoop {
 
   TrainSetup& setup_;
   const TrainConfig& config_;
-  Start start_;
+  RunStart start_;
   EqualRewards equal_rewards_;
   std::optional<std::filesystem::path> last_checkpoint_;
   std::unique_ptr<Scorer> scorer_;  // its command starts before anything is loaded
@@ -397,8 +346,8 @@ class TrainLoop {
   std::optional<RunRecorder> recorder_;     // from start_records() on
   std::vector<HandoffEvent> early_events_;  // seen before
   ActorModel actor_;
-  Engine engine_;
-  RolloutExecutor executor_;
+  std::unique_ptr<Engine> engine_;           // null: nothing is generated
+  std::optional<RolloutExecutor> executor_;  // the same
   Handoff handoff_;
   int64_t rollout_id_ = 0;
   int64_t recorded_ = 0;  // rollouts of this process that have a line in metrics.jsonl

@@ -88,6 +88,7 @@ class Planner {
                .actor = actor_options(config, input),
                .engine = engine_options(config, input),
                .handoff = config.colocate.handoff,
+               .generates = config.generates(),
                .saves = !config.checkpoint.save.empty(),
                .num_steps_per_rollout = config.batch.num_steps_per_rollout},
         plan_(plan_memory(input_)) {}
@@ -214,8 +215,11 @@ std::optional<std::string> lack_of(const TrainConfig& config, const TrainPlanInp
 
 std::string advice(const TrainConfig& config, const TrainPlanInput& input, const TrainPlan& now) {
   std::vector<Lever> levers = budget_levers(config.device, now.memory, input.device);
-  for (const auto& more : {train_levers(config, now), engine_levers(now.engine)})
+  const auto add = [&](const std::vector<Lever>& more) {
     levers.insert(levers.end(), more.begin(), more.end());
+  };
+  add(train_levers(config, now));
+  if (config.generates()) add(engine_levers(now.engine));
   return what_fits(config, levers, [&](const TrainConfig& other) { return lack_of(other, input); });
 }
 

@@ -73,7 +73,7 @@ class ColocateRig {
         engine(setup.engine, config, layout,
                {setup.engine_device == nullptr ? *device : *setup.engine_device, ledger},
                &tokenizer),
-        handoff(setup.handoff, actor, engine, {*device, ledger},
+        handoff(setup.handoff, actor, &engine, {*device, ledger},
                 [this](const HandoffEvent& event) { events.push_back(event); }) {}
 
   void load() {

@@ -325,7 +325,7 @@ TEST(Handoff, MemoryIsExchangedWhileSidesChangeAndNotBeyond) {
   std::map<std::string, int64_t> open;  // at the end of an event
   std::string fails;
   Handoff handoff({.offload_train = true, .offload_rollout = true, .peak_device = PeakDevice::gpu},
-                  rig.actor, rig.engine, {device, rig.ledger}, [&](const HandoffEvent& event) {
+                  rig.actor, &rig.engine, {device, rig.ledger}, [&](const HandoffEvent& event) {
                     open[event.name] = event.device_exchange;
                     if (event.name == fails) fail(ErrorCode::device, "no more");
                   });
@@ -367,7 +367,7 @@ TEST(Handoff, EveryEventSaysWhatTheDeviceHoldsBesideTheLedger) {
   ColocateRig rig(setup_of(sharing_named("cpu_streamed")));
   SharedDevice device;
   std::vector<int64_t> foreign;
-  Handoff handoff({}, rig.actor, rig.engine, {device, rig.ledger},
+  Handoff handoff({}, rig.actor, &rig.engine, {device, rig.ledger},
                   [&](const HandoffEvent& event) { foreign.push_back(event.device_foreign); });
   handoff.during("one", [] {});
   handoff.during("two", [] {});

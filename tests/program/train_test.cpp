@@ -319,6 +319,33 @@ TEST(Train, SupervisedLearningStartsNoRewardCommandUnlessItEvaluates) {
   EXPECT_EQ(json_lines(dir / "a" / "metrics.jsonl").back()["eval/sums"], 0.5);
 }
 
+TEST(Train, SupervisedLearningHoldsNoEngineUnlessItEvaluates) {
+  const ScratchDir dir;
+  const auto job = [&](const std::string& name, const std::vector<std::string>& flags) {
+    const Outcome outcome =
+        run_miles(with(with(small_run(dir / name), {"--loss-type", "sft_loss"}), flags));
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.log;
+    EXPECT_TRUE(std::regex_search(
+        outcome.log,
+        std::regex("device peak (.*) of planned \\1, host peak (.*) of planned \\2\n")))
+        << outcome.log;
+    bool engine = false;
+    for (const auto& line : json_lines(dir / name / "memory.jsonl"))
+      for (const auto& [tag, bytes] : line["device_at_peak"].items())
+        engine = engine || tag.starts_with("rollout.");
+    return engine;
+  };
+  EXPECT_FALSE(job("resident", {}));
+  EXPECT_FALSE(job("loaded", kCpuPeak));
+  EXPECT_FALSE(job("streamed", kGpuPeak));
+  EXPECT_TRUE(job("evaluated", with(with(kGpuPeak, kEvaluated), {"--skip-eval-before-train"})));
+  const auto expected = numbers_of(dir / "resident");
+  for (const char* const name : {"loaded", "streamed", "evaluated"})
+    EXPECT_EQ(numbers_of(dir / name), expected) << name;
+  const auto rows = json_lines(dir / "resident" / "metrics.jsonl");
+  EXPECT_LT(rows.back()["train/loss"].get<double>(), rows.front()["train/loss"].get<double>());
+}
+
 TEST(Train, ShowsSpecialTokensInTheTextUnlessToldNotTo) {
   const ScratchDir dir;
   // The end of text is drawn now and then, and does not end a response.
