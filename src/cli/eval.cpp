@@ -41,11 +41,9 @@ int eval_command(int argc, const char* const* argv) {
     requests += set.source.size() * config.eval.n_samples_per_prompt;
   }
   Scorer scorer(config.reward);
-  StandaloneEngine standalone(std::move(model), {.device = config.device,
-                                                 .engine = config.engine,
-                                                 .max_context_len = context,
-                                                 .max_requests = requests,
-                                                 .seed = rollout.seed});
+  StandaloneEngine standalone(
+      std::move(model),
+      {.config = config, .requests = requests, .response_len_flag = "--eval-max-response-len"});
   RolloutExecutor executor(config, standalone.config(), tokenizer, standalone.engine(), &scorer);
   std::vector<std::vector<std::string>> rows;
   for (const EvalSet& set : sets) {

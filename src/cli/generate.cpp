@@ -126,12 +126,15 @@ int generate_command(int argc, const char* const* argv) {
                           .params = flags.sampling,
                           .group = static_cast<int64_t>(p)});
   }
-  StandaloneEngine standalone(std::move(model),
-                              {.device = flags.device,
-                               .engine = flags.engine,
-                               .max_context_len = longest + flags.sampling.max_new_tokens,
-                               .max_requests = std::ssize(requests),
-                               .seed = flags.sampling_seed});
+  TrainConfig config;  // as far as an engine needs one
+  config.device = flags.device;
+  config.engine = flags.engine;
+  config.rollout.max_prompt_len = longest;
+  config.rollout.max_response_len = flags.sampling.max_new_tokens;
+  config.rollout.seed = flags.sampling_seed;
+  StandaloneEngine standalone(std::move(model), {.config = config,
+                                                 .requests = std::ssize(requests),
+                                                 .response_len_flag = "--max-new-tokens"});
   const Stopwatch watch;
   std::vector<GenerateResult> results;
   {

@@ -7,6 +7,7 @@
 #include "base/units.h"
 #include "colocate/plan.h"
 #include "rl/device_setup.h"
+#include "rl/sampling.h"
 
 namespace miles {
 namespace {
@@ -35,46 +36,50 @@ MemoryPlan plan_engine(const EngineOptions& options, const ModelConfig& config,
   return plan;
 }
 
-EngineOptions engine_options(const StandaloneOptions& options, const ModelConfig& model,
-                             DeviceKind device) {
-  EngineConfig config = options.engine;
-  if (config.max_running_requests)  // no room for more requests than there are
-    config.max_running_requests = std::min(*config.max_running_requests, options.max_requests);
-  EngineOptions engine = resolve_engine(
-      config, device, std::min(options.max_context_len, model.max_position_embeddings),
-      options.max_requests);
-  engine.seed = options.seed;
-  return engine;
-}
+/// How an engine's sizes follow from flags.
+class Sizes {
+ public:
+  Sizes(const StandaloneOptions& options, const ModelConfig& model, const ParamLayout& layout,
+        Device& device)
+      : options_(options), model_(model), layout_(layout), device_(device) {}
 
-/// The plan of those options. Throws Error{budget} that says what is lacking and with which flags
-/// they would fit.
-MemoryPlan plan_that_fits(const StandaloneOptions& options, const ModelConfig& config,
-                          const ParamLayout& layout, Device& device) {
-  const auto plan_of = [&](const StandaloneOptions& other) {
-    return plan_engine(engine_options(other, config, device.kind()), config, layout, device);
-  };
-  const auto lack_of = [&](const StandaloneOptions& other, const MemoryPlan& plan) {
-    return shortage(plan, resolve_budget(other.device, device), device);
-  };
-  MemoryPlan plan = plan_of(options);
-  const std::optional<Shortage> lack = lack_of(options, plan);
-  if (!lack) return plan;
-  TrainConfig flags;  // whose these are a part
-  flags.device = options.device;
-  flags.engine = options.engine;
-  std::vector<Lever> levers = budget_levers(options.device, plan, device);
-  for (Lever& lever : engine_levers(engine_options(options, config, device.kind())))
-    levers.push_back(std::move(lever));
-  fail(ErrorCode::budget, "does not fit: {}. {}", lack->text,
-       what_fits(flags, levers, [&](const TrainConfig& other) {
-         StandaloneOptions moved = options;
-         moved.device = other.device;
-         moved.engine = other.engine;
-         const std::optional<Shortage> still = lack_of(moved, plan_of(moved));
-         return still ? std::optional(still->text) : std::nullopt;
-       }));
-}
+  EngineOptions engine(const TrainConfig& config) const {
+    EngineConfig flags = config.engine;
+    if (flags.max_running_requests)  // no room for more requests than there are
+      flags.max_running_requests = std::min(*flags.max_running_requests, options_.requests);
+    EngineOptions engine =
+        resolve_engine(flags, device_.kind(), max_sample_length(config, model_), options_.requests);
+    engine.seed = config.rollout.seed;
+    return engine;
+  }
+
+  MemoryPlan plan(const TrainConfig& config) const {
+    return plan_engine(engine(config), model_, layout_, device_);
+  }
+
+  std::optional<Shortage> lack(const TrainConfig& config, const MemoryPlan& plan) const {
+    return shortage(plan, resolve_budget(config.device, device_), device_);
+  }
+
+  std::string advice(const MemoryPlan& now) const {
+    const TrainConfig& config = options_.config;
+    std::vector<Lever> levers = budget_levers(config.device, now, device_);
+    levers.push_back({.flag = options_.response_len_flag,
+                      .values = values_down_to(16, config.rollout.max_response_len),
+                      .set = [](TrainConfig& to,
+                                int64_t tokens) { return to.rollout.max_response_len = tokens; },
+                      .cost = Lever::Cost::task});
+    for (Lever& lever : engine_levers(engine(config), model_)) levers.push_back(std::move(lever));
+    return what_fits(config, {.levers = std::move(levers), .modes = {}},
+                     [&](const TrainConfig& other) { return lack(other, plan(other)); });
+  }
+
+ private:
+  const StandaloneOptions& options_;
+  const ModelConfig& model_;
+  const ParamLayout& layout_;
+  Device& device_;
+};
 
 }  // namespace
 
@@ -82,9 +87,12 @@ StandaloneEngine::StandaloneEngine(ModelSource model, const StandaloneOptions& o
     : model_(std::move(model)),
       layout_(model_.config()),
       tokenizer_(model_.load_tokenizer()),
-      device_(make_device(options.device.device)),
-      ledger_(resolve_budget(options.device, *device_)) {
-  const MemoryPlan plan = plan_that_fits(options, model_.config(), layout_, *device_);
+      device_(make_device(options.config.device.device)),
+      ledger_(resolve_budget(options.config.device, *device_)) {
+  const Sizes sizes(options, model_.config(), layout_, *device_);
+  const MemoryPlan plan = sizes.plan(options.config);
+  if (const auto lack = sizes.lack(options.config, plan))
+    fail(ErrorCode::budget, "{}. {}", does_not_fit(*lack), sizes.advice(plan));
   log::info("model: {}, {:.2f} M parameters", model_.description(),
             static_cast<double>(layout_.parameters()) / 1e6);
   log::info("device: {}", device_->name());
@@ -92,8 +100,8 @@ StandaloneEngine::StandaloneEngine(ModelSource model, const StandaloneOptions& o
             format_bytes(ledger_.budget(Place::device)), format_bytes(plan.host_peak),
             format_bytes(ledger_.budget(Place::host)));
   const Memory memory{*device_, ledger_};
-  engine_ = std::make_unique<Engine>(engine_options(options, model_.config(), device_->kind()),
-                                     model_.config(), layout_, memory, &tokenizer_);
+  engine_ = std::make_unique<Engine>(sizes.engine(options.config), model_.config(), layout_, memory,
+                                     &tokenizer_);
   const Region staging = commit_all(*engine_, model_.config(), layout_, memory);
   const Tensor flat = staging.tensor(model_.config().dtype, {layout_.elements()});
   model_.fill(layout_, flat);

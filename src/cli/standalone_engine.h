@@ -12,11 +12,10 @@
 namespace miles {
 
 struct StandaloneOptions {
-  DeviceConfig device;
-  EngineConfig engine;
-  int64_t max_context_len = 0;  // prompt and response, tokens; as far as the model's goes
-  int64_t max_requests = 0;     // that there will be: the KV cache is no larger than they need
-  uint64_t seed = 0;            // of the draws
+  /// Of which count device, engine, lengths (rollout.max_prompt_len and max_response_len) and seed.
+  const TrainConfig& config;
+  int64_t requests = 0;           // that there will be: the KV cache is no larger than they need
+  const char* response_len_flag;  // what max_response_len is called: "--max-new-tokens"
 };
 
 class StandaloneEngine {

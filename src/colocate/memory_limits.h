@@ -11,7 +11,9 @@ namespace miles {
 /// What a plan lacks.
 struct Shortage {
   Place place = Place::device;
-  std::string text;  // "the run needs 40.0 GiB (… bytes) of device memory, the budget is …"
+  int64_t bytes = 0;      // that are lacking
+  std::string text = {};  // "the run needs 40.0 GiB (… bytes) of device memory, the budget is …"
+  std::string largest = {};  // tags of the need; empty where it is not of one place
 };
 
 /// Device memory that is left to what driver and libraries take only when it is used: cuBLASLt's
@@ -27,5 +29,8 @@ int64_t device_room(const Device& device, int64_t host_peak);
 /// budget, then of the host's. None: it fits.
 std::optional<Shortage> shortage(const MemoryPlan& plan, const MemoryBudget& budget,
                                  const Device& device);
+
+/// "does not fit: the run needs …; largest: …", for a refusal.
+std::string does_not_fit(const Shortage& lack);
 
 }  // namespace miles

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/units.h"
+#include "rl/sampling.h"
 
 namespace miles {
 namespace {
@@ -12,8 +13,11 @@ namespace {
 /// Refuses a share of the machine's memory that is more than all of it.
 void check_share(const char* flag, const std::optional<int64_t>& bytes) {
   if (const int64_t all = host_capacity_bytes(); bytes && *bytes > all)
-    fail(ErrorCode::flags, "{} {}: with --device cpu it is the machine's, which has {} ({} bytes)",
-         flag, format_bytes(*bytes), format_bytes(all), all);
+    fail(
+        ErrorCode::flags,
+        "{} {}: with --device cpu it is a share of the machine's memory, of which there are {} ({} "
+        "bytes); give that or less",
+        flag, format_bytes(*bytes), format_bytes(all), all);
 }
 
 }  // namespace
@@ -72,36 +76,45 @@ void check_cache_holds(int64_t max_total_tokens, int64_t longest) {
 std::vector<Lever> budget_levers(const DeviceConfig& config, const MemoryPlan& plan,
                                  const Device& device) {
   std::vector<Lever> levers;
+  const auto add = [&](const char* flag, std::vector<int64_t> values,
+                       std::optional<int64_t> DeviceConfig::*budget) {
+    levers.push_back(
+        {.flag = flag,
+         .values = std::move(values),
+         .set = [budget](TrainConfig& to, int64_t bytes) { return *(to.device.*budget = bytes); },
+         .cost = Lever::Cost::memory,
+         .unit = Lever::Unit::bytes});
+  };
   if (config.gpu_memory_budget)
-    levers.push_back(
-        {.flag = "--gpu-memory-budget",
-         .values = budgets_up_to(device_room(device, plan.host_peak), *config.gpu_memory_budget,
-                                 plan.device_peak),
-         .set = [](TrainConfig& to, int64_t bytes) { to.device.gpu_memory_budget = bytes; },
-         .cost = Lever::Cost::memory,
-         .unit = Lever::Unit::bytes});
+    add("--gpu-memory-budget",
+        budgets_up_to(device_room(device, 0), *config.gpu_memory_budget, plan.device_peak),
+        &DeviceConfig::gpu_memory_budget);
   if (config.host_memory_budget)
-    levers.push_back(
-        {.flag = "--host-memory-budget",
-         .values = budgets_up_to(host_capacity_bytes(), *config.host_memory_budget, plan.host_peak),
-         .set = [](TrainConfig& to, int64_t bytes) { to.device.host_memory_budget = bytes; },
-         .cost = Lever::Cost::memory,
-         .unit = Lever::Unit::bytes});
+    add("--host-memory-budget",
+        budgets_up_to(host_capacity_bytes(), *config.host_memory_budget, plan.host_peak),
+        &DeviceConfig::host_memory_budget);
   return levers;
 }
 
-std::vector<Lever> engine_levers(const EngineOptions& now) {
-  constexpr int64_t kLeastPrefill = 16;  // tokens: less saves nothing
-  return {
-      {.flag = "--max-total-tokens",
-       .values = values_down_to(now.max_context_len, now.max_total_tokens),
-       .set = [](TrainConfig& to, int64_t tokens) { to.engine.max_total_tokens = tokens; }},
-      {.flag = "--max-running-requests",
-       .values = values_down_to(1, now.max_running_requests),
-       .set = [](TrainConfig& to, int64_t requests) { to.engine.max_running_requests = requests; }},
-      {.flag = "--chunked-prefill-size",
-       .values = values_down_to(kLeastPrefill, now.chunked_prefill_size),
-       .set = [](TrainConfig& to, int64_t tokens) { to.engine.chunked_prefill_size = tokens; }}};
+std::vector<Lever> engine_levers(const EngineOptions& now, const ModelConfig& model) {
+  constexpr int64_t kLeast = 16;  // tokens: less saves nothing
+  return {{.flag = "--max-total-tokens",
+           .values = values_down_to(kLeast, now.max_total_tokens),
+           .set =
+               [&model](TrainConfig& to, int64_t tokens) {
+                 int64_t longest = max_sample_length(to, model);
+                 if (to.eval.interval) longest = std::max(longest, max_eval_length(to, model));
+                 return *(to.engine.max_total_tokens = std::max(tokens, longest));
+               }},
+          {.flag = "--max-running-requests",
+           .values = values_down_to(1, now.max_running_requests),
+           .set = [](TrainConfig& to,
+                     int64_t requests) { return *(to.engine.max_running_requests = requests); }},
+          {.flag = "--chunked-prefill-size",
+           .values = values_down_to(kLeast, now.chunked_prefill_size),
+           .set = [](TrainConfig& to, int64_t tokens) {
+             return *(to.engine.chunked_prefill_size = tokens);
+           }}};
 }
 
 }  // namespace miles

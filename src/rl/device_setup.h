@@ -32,7 +32,7 @@ void check_cache_holds(int64_t max_total_tokens, int64_t longest);
 /// Budgets that were given: raised to what `plan` needs, and up to what there is.
 std::vector<Lever> budget_levers(const DeviceConfig& config, const MemoryPlan& plan,
                                  const Device& device);
-/// Sizes of an engine that is as `now`: lowered.
-std::vector<Lever> engine_levers(const EngineOptions& now);
+/// Sizes of an engine that is as `now`: lowered, the cache to no less than a sample of `model`.
+std::vector<Lever> engine_levers(const EngineOptions& now, const ModelConfig& model);
 
 }  // namespace miles

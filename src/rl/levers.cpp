@@ -3,6 +3,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <set>
+#include <span>
 #include <utility>
 
 #include "base/units.h"
@@ -10,129 +12,154 @@
 namespace miles {
 namespace {
 
-using Shortage = std::function<std::optional<std::string>(const TrainConfig&)>;
+using Cost = Lever::Cost;
+using Costs = std::set<Cost>;
 
-/// Where every lever stands: [levers] indices of its values.
-using Positions = std::vector<size_t>;
+/// Where everything stands.
+struct Position {
+  size_t mode = 0;              // 0: the run's own; else that of modes, from 1
+  std::vector<size_t> at = {};  // [levers] indices of their values
+};
 
-/// A search over positions of some levers.
+/// Changes that are enough: each one, or all together.
+struct Changes {
+  std::vector<std::string> flags;  // a change each; empty: nothing is enough
+  bool together = false;
+  bool any() const { return !flags.empty(); }
+};
+
 class Search {
  public:
-  Search(const TrainConfig& config, std::vector<Lever> levers, const Shortage& shortage)
-      : config_(config), levers_(std::move(levers)), shortage_(shortage) {}
+  Search(const TrainConfig& config, const Remedies& remedies, const LackOf& lack_of)
+      : config_(config), levers_(remedies.levers), modes_(remedies.modes), lack_of_(lack_of) {}
 
-  /// Each change that is enough by itself, else as few as are together; a line each below a
-  /// heading. Empty: all of them are not enough.
-  std::string changes() const {
-    if (const auto one = single_changes(); !one.empty())
-      return listed(one.size() == 1 ? "" : " any one of", one);
-    if (lack(at_last())) return "";
-    return listed(" all of", joint_changes());
+  /// Levers of these costs that are enough by themselves, and modes where time may be lost.
+  Changes each(const Costs& costs) const {
+    Changes changes;
+    for (size_t i = 0; i < levers_.size(); ++i) {
+      Position position = at_first();
+      if (costs.contains(levers_[i].cost)) position.at[i] = levers_[i].values.size() - 1;
+      if (position.at[i] == 0 || !fits(position)) continue;
+      relax(position, i);
+      changes.flags.push_back(describe(position).front());
+    }
+    for (size_t mode = 1; mode <= modes_of(costs); ++mode)
+      if (fits(at_first(mode))) changes.flags.push_back(modes_[mode - 1].flags);
+    return changes;
   }
 
-  /// What is lacking with all at their last values; none: nothing.
-  std::optional<std::string> lack_at_last() const { return lack(at_last()); }
-  /// Those values, as flags; empty: nothing can be moved.
-  std::string flags_at_last() const {
-    std::vector<std::string> flags;
-    const Positions last = at_last();
-    for (size_t i = 0; i < last.size(); ++i)
-      if (last[i] > 0) flags.push_back(flag(i, last[i]));
-    return fmt::format("{}", fmt::join(flags, " "));
+  /// As few as are enough together, in the first mode in which all are.
+  Changes together(const Costs& costs) const {
+    for (size_t mode = 0; mode <= modes_of(costs); ++mode)
+      if (Position position = at_last(costs, mode); fits(position)) {
+        for (const Cost cost : {Cost::task, Cost::memory, Cost::time}) relax_all(position, cost);
+        return {describe(position), true};
+      }
+    return {};
+  }
+
+  Changes each_or_together(const Costs& costs) const {
+    const Changes changes = each(costs);
+    return changes.any() ? changes : together(costs);
+  }
+
+  /// With all of them: the flags and what is lacking still, in the mode in which that is least.
+  std::pair<std::string, Shortage> least() const {
+    std::pair<std::string, Shortage> best;
+    for (size_t mode = 0; mode <= modes_.size(); ++mode) {
+      const Position all = at_last({Cost::time, Cost::memory, Cost::task}, mode);
+      const Shortage lack = *lack_at(all);
+      if (mode == 0 || lack.bytes < best.second.bytes)
+        best = {fmt::format("{}", fmt::join(describe(all, /*compared=*/false), " ")), lack};
+    }
+    return best;
   }
 
  private:
-  Positions at_first() const { return Positions(levers_.size(), 0); }
-  Positions at_last() const {
-    Positions at;
-    for (const Lever& lever : levers_) at.push_back(lever.values.size() - 1);
-    return at;
+  size_t modes_of(const Costs& costs) const {
+    return costs.contains(Cost::time) ? modes_.size() : 0;
+  }
+  Position at_first(size_t mode = 0) const { return {mode, std::vector<size_t>(levers_.size())}; }
+  Position at_last(const Costs& costs, size_t mode) const {
+    Position position = at_first(mode);
+    for (size_t i = 0; i < levers_.size(); ++i)
+      if (costs.contains(levers_[i].cost)) position.at[i] = levers_[i].values.size() - 1;
+    return position;
   }
 
-  std::optional<std::string> lack(const Positions& at) const {
+  /// The configuration there; `set` is told each lever that moved and its value.
+  TrainConfig config_at(const Position& position,
+                        const std::function<void(size_t, int64_t)>& set = {}) const {
     TrainConfig moved = config_;
-    for (size_t i = 0; i < at.size(); ++i)
-      if (at[i] > 0) levers_[i].set(moved, levers_[i].values[at[i]]);
-    return shortage_(moved);
+    if (position.mode > 0) modes_[position.mode - 1].set(moved);
+    for (size_t i = 0; i < levers_.size(); ++i)
+      if (position.at[i] > 0) {
+        const int64_t value = levers_[i].set(moved, levers_[i].values[position.at[i]]);
+        if (set && value != levers_[i].values.front()) set(i, value);
+      }
+    return moved;
   }
-  bool fits(const Positions& at) const { return !lack(at); }
+  std::optional<Shortage> lack_at(const Position& position) const {
+    return lack_of_(config_at(position));
+  }
+  bool fits(const Position& position) const { return !lack_at(position); }
 
   /// Moves lever `i` of what fits back, as far as it still does.
-  void relax(Positions& at, size_t i) const {
-    size_t low = 0, high = at[i];  // that fits
+  void relax(Position& position, size_t i) const {
+    size_t low = 0, high = position.at[i];  // that fits
     while (low < high) {
-      at[i] = low + (high - low) / 2;
-      if (fits(at))
-        high = at[i];
+      position.at[i] = low + (high - low) / 2;
+      if (fits(position))
+        high = position.at[i];
       else
-        low = at[i] + 1;
+        low = position.at[i] + 1;
     }
-    at[i] = high;
+    position.at[i] = high;
   }
 
-  std::vector<std::string> single_changes() const {
-    std::vector<std::string> changes;
-    for (const bool of_task : {false, true}) {
-      for (size_t i = 0; i < levers_.size(); ++i) {
-        if ((levers_[i].cost == Lever::Cost::task) != of_task) continue;
-        Positions at = at_first();
-        at[i] = levers_[i].values.size() - 1;
-        if (at[i] == 0 || !fits(at)) continue;
-        relax(at, i);
-        changes.push_back(change(i, at[i]));
-      }
-      if (!changes.empty()) break;
+  /// All levers of a cost, the last first: those that need not move at all go back before others.
+  void relax_all(Position& position, Cost cost) const {
+    std::vector<size_t> some;
+    for (size_t i = levers_.size(); i-- > 0;)
+      if (levers_[i].cost == cost) some.push_back(i);
+    for (const size_t i : some) {
+      const size_t moved = std::exchange(position.at[i], 0);
+      if (!fits(position)) position.at[i] = moved;
     }
-    return changes;
+    for (const size_t i : some) relax(position, i);
   }
 
-  std::vector<std::string> joint_changes() const {
-    Positions at = at_last();
-    Positions order(levers_.size());  // what costs most goes back first
-    for (size_t i = 0; i < order.size(); ++i) order[i] = order.size() - 1 - i;
-    std::ranges::stable_sort(order, std::greater{}, [&](size_t i) { return levers_[i].cost; });
-    for (const size_t i : order) {
-      const size_t moved = std::exchange(at[i], 0);
-      if (!fits(at)) at[i] = moved;
-    }
-    for (const size_t i : order) relax(at, i);
-    std::vector<std::string> changes;
-    for (size_t i = 0; i < at.size(); ++i)
-      if (at[i] > 0) changes.push_back(change(i, at[i]));
-    return changes;
-  }
-
-  /// "--max-tokens-per-gpu 512".
-  std::string flag(size_t i, size_t position) const {
-    const Lever& lever = levers_[i];
-    if (lever.unit == Lever::Unit::given) return lever.flag;
-    if (lever.says) return lever.says(lever.values[position]);
-    return fmt::format("{} {}", lever.flag, lever.values[position]);
-  }
-  /// The same, with what it is now.
-  std::string change(size_t i, size_t position) const {
-    const Lever& lever = levers_[i];
-    const int64_t value = lever.values[position], now = lever.values.front();
-    switch (lever.unit) {
-      case Lever::Unit::given:
-        return flag(i, position);
-      case Lever::Unit::bytes:
-        return fmt::format("{} ({}, instead of {})", flag(i, position), format_bytes(value),
-                           format_bytes(now));
-      case Lever::Unit::count:
-        return fmt::format("{} (instead of {})", flag(i, position), now);
-    }
-    return "";
-  }
-
-  static std::string listed(const char* heading, const std::vector<std::string>& changes) {
-    return fmt::format("{}\n  {}", heading, fmt::join(changes, "\n  "));
+  /// "--max-tokens-per-gpu 512 (instead of 8192)", for each that differs from what it is now.
+  std::vector<std::string> describe(const Position& position, bool compared = true) const {
+    std::vector<std::string> all;
+    if (position.mode > 0) all.push_back(modes_[position.mode - 1].flags);
+    config_at(position, [&](size_t i, int64_t value) {
+      const Lever& lever = levers_[i];
+      const int64_t now = lever.values.front();
+      std::string text = lever.says ? lever.says(value) : fmt::format("{} {}", lever.flag, value);
+      if (compared && lever.unit == Lever::Unit::bytes)
+        text +=
+            fmt::format(" ({}, {} more than now)", format_bytes(value), format_bytes(value - now));
+      else if (compared)
+        text += fmt::format(" (instead of {})", now);
+      all.push_back(text);
+    });
+    return all;
   }
 
   const TrainConfig& config_;
-  std::vector<Lever> levers_;
-  const Shortage& shortage_;
+  std::span<const Lever> levers_;
+  std::span<const Mode> modes_;
+  const LackOf& lack_of_;
 };
+
+/// A line each.
+std::string listed(const Changes& changes) {
+  const char* const heading = changes.flags.size() == 1 ? ""
+                              : changes.together        ? " all of"
+                                                        : " any one of";
+  return fmt::format("{}\n  {}", heading, fmt::join(changes.flags, "\n  "));
+}
 
 }  // namespace
 
@@ -148,38 +175,36 @@ std::vector<int64_t> values_down_to(int64_t least, int64_t now) {
 }
 
 std::vector<int64_t> budgets_up_to(int64_t most, int64_t now, int64_t needed) {
-  constexpr int64_t kGiB = int64_t{1} << 30;
-  std::vector<int64_t> values = {now};
-  if (now >= most) return values;
-  if (needed > now && needed < most) values.push_back(needed);
-  for (int64_t value = (values.back() / kGiB + 1) * kGiB; value < most; value += kGiB)
-    values.push_back(value);
-  values.push_back(most);
-  return values;
+  constexpr int64_t kStep = int64_t{1} << 27;
+  if (now >= most) return {now};
+  std::set<int64_t> values = {now, most};
+  if (needed > now && needed < most) values.insert(needed);
+  for (int64_t value = (now / kStep + 1) * kStep; value < most; value += kStep)
+    values.insert(value);
+  return {values.begin(), values.end()};
 }
 
-std::string what_fits(const TrainConfig& config, std::span<const Lever> levers,
-                      const Shortage& shortage) {
-  std::vector<Lever> budgets, flags;
-  for (const Lever& lever : levers)
-    (lever.cost == Lever::Cost::memory ? budgets : flags).push_back(lever);
-  const Search within(config, flags, shortage), above(config, budgets, shortage);
-  const std::string fitting = within.changes(), raised = above.changes();
-  if (!fitting.empty())
-    return fmt::format("It fits with{}{}", fitting, raised.empty() ? "" : "\nor with" + raised);
-  const std::string least = within.flags_at_last();
-  if (!raised.empty())
-    return fmt::format("It fits with{}{}", raised,
-                       least.empty() ? ""
-                                     : fmt::format("\nNo other flag is enough: even with {}, {}",
-                                                   least, *within.lack_at_last()));
-  const Search all(config, {levers.begin(), levers.end()}, shortage);
-  if (const std::string both = all.changes(); !both.empty()) return "It fits with" + both;
-  const std::string all_flags = all.flags_at_last();
-  return fmt::format("Take a smaller model, or a machine with more memory: {}",
-                     all_flags.empty()
-                         ? "no flag lowers the need"
-                         : fmt::format("even with {}, {}", all_flags, *all.lack_at_last()));
+std::string what_fits(const TrainConfig& config, const Remedies& remedies, const LackOf& lack_of) {
+  const Search search(config, remedies, lack_of);
+  const Changes raised = search.each_or_together({Cost::memory});
+  std::vector<Changes> ways = {search.each_or_together({Cost::time})};
+  if (!ways.front().any())
+    ways = {search.each_or_together({Cost::time, Cost::task}),
+            search.together({Cost::time, Cost::memory})};
+  if (raised.any() && ways.back().flags != raised.flags) ways.push_back(raised);
+  std::erase_if(ways, [](const Changes& changes) { return !changes.any(); });
+  if (ways.empty()) ways = {search.together({Cost::time, Cost::memory, Cost::task})};
+  std::erase_if(ways, [](const Changes& changes) { return !changes.any(); });
+  if (ways.empty()) {
+    const auto [flags, still] = search.least();
+    return fmt::format("Take a smaller model, or a machine with more memory: {}",
+                       flags.empty() ? "no flag lowers the need"
+                                     : fmt::format("even with {}, {}", flags, still.text));
+  }
+  std::string text = "It fits with";
+  for (size_t i = 0; i < ways.size(); ++i)
+    text += fmt::format("{}{}", i == 0 ? "" : "\nor with", listed(ways[i]));
+  return text;
 }
 
 }  // namespace miles

@@ -123,22 +123,33 @@ class Planner {
   MemoryPlan plan_;
 };
 
-/// The flags that make a trainer stream its state and leave the device to the engine.
-std::string streaming_flags(const ColocateConfig& now) {
-  std::vector<const char*> flags;
-  if (!now.colocate) flags.push_back("--colocate");
-  // Which --colocate turns on, unless the contrary was given.
-  if (now.colocate && !now.handoff.offload_train) flags.push_back("--offload-train");
-  if (now.colocate && !now.handoff.offload_rollout) flags.push_back("--offload-rollout");
-  if (now.handoff.peak_device != PeakDevice::gpu)
-    flags.push_back("--colocate-memory-peak-device gpu");
-  return fmt::format("{}", fmt::join(flags, " "));
+void share(TrainConfig& config, bool offload, PeakDevice peak) {
+  config.colocate.colocate = config.colocate.colocate || offload;
+  config.colocate.handoff.offload_train = config.colocate.handoff.offload_rollout = offload;
+  config.colocate.handoff.peak_device = peak;
 }
 
-void stream(TrainConfig& config, int64_t) {
-  config.colocate.colocate = true;
-  config.colocate.handoff.offload_train = config.colocate.handoff.offload_rollout = true;
-  config.colocate.handoff.peak_device = PeakDevice::gpu;
+/// Other ways to share the device than `now`, those that hold least first.
+std::vector<Mode> other_modes(const ColocateConfig& now) {
+  const HandoffOptions& handoff = now.handoff;
+  const bool both = handoff.offload_train && handoff.offload_rollout;
+  const bool gpu = handoff.peak_device == PeakDevice::gpu;
+  // What --colocate turns on, unless the contrary was given.
+  const std::string offload = both           ? ""
+                              : now.colocate ? "--offload-train --offload-rollout "
+                                             : "--colocate ";
+  std::vector<Mode> modes;
+  if (!both || !gpu)
+    modes.push_back({offload + "--colocate-memory-peak-device gpu",
+                     [](TrainConfig& to) { share(to, true, PeakDevice::gpu); }});
+  if (!both || gpu)
+    modes.push_back({offload + "--colocate-memory-peak-device cpu",
+                     [](TrainConfig& to) { share(to, true, PeakDevice::cpu); }});
+  if (handoff.offload_train || handoff.offload_rollout)
+    modes.push_back({std::string("--no-offload-train --no-offload-rollout") +
+                         (gpu ? " --colocate-memory-peak-device cpu" : ""),
+                     [](TrainConfig& to) { share(to, false, PeakDevice::cpu); }});
+  return modes;
 }
 
 /// Numbers of samples a step that divide a rollout's, from now down.
@@ -149,78 +160,102 @@ std::vector<int64_t> smaller_steps(const BatchSizes& now) {
   return sizes;
 }
 
-void set_step(TrainConfig& config, int64_t samples) {
+int64_t set_step(TrainConfig& config, int64_t samples) {
   config.batch.num_steps_per_rollout = config.batch.samples_per_rollout() / samples;
-  config.batch.global_batch_size = samples;
+  return config.batch.global_batch_size = samples;
 }
 
-/// What lowers the trainer's need, from what costs least on.
-std::vector<Lever> train_levers(const TrainConfig& config, const TrainPlan& now) {
-  constexpr int64_t kLeastRows = 16, kLeastLength = 16;  // below which nobody wants to go
+/// A Lever::set of a flag that is one member.
+template <class Part, class Value>
+std::function<int64_t(TrainConfig&, int64_t)> setter(Part TrainConfig::*part, Value Part::*value) {
+  return [=](TrainConfig& to, int64_t given) {
+    to.*part.*value = given;
+    return given;
+  };
+}
+
+/// What lengths follow from, and the engine's and the trainer's sizes from them.
+std::vector<Lever> length_levers(const TrainConfig& config, const TrainPlanInput& input) {
+  constexpr int64_t kLeast = 16;  // tokens: below that nobody wants to go
+  std::vector<Lever> levers;
+  if (input.longest_prompt > 0)  // less would leave prompts out
+    levers.push_back({.flag = "--rollout-max-prompt-len",
+                      .values = values_down_to(input.longest_prompt, config.rollout.max_prompt_len),
+                      .set = setter(&TrainConfig::rollout, &RolloutConfig::max_prompt_len)});
+  levers.push_back({.flag = "--rollout-max-response-len",
+                    .values = values_down_to(kLeast, config.rollout.max_response_len),
+                    .set = setter(&TrainConfig::rollout, &RolloutConfig::max_response_len),
+                    .cost = Lever::Cost::task});
+  if (config.eval.interval && config.eval.max_response_len)
+    levers.push_back({.flag = "--eval-max-response-len",
+                      .values = values_down_to(kLeast, *config.eval.max_response_len),
+                      .set = setter(&TrainConfig::eval, &EvalConfig::max_response_len),
+                      .cost = Lever::Cost::task});
+  return levers;
+}
+
+/// What lowers the trainer's need.
+std::vector<Lever> trainer_levers(const TrainConfig& config, const TrainPlanInput& input,
+                                  const TrainPlan& now) {
+  constexpr int64_t kLeast = 16;  // rows or tokens: below that nobody wants to go
   std::vector<Lever> levers;
   if (config.recompute_num_layers) {
     std::vector<int64_t> values(
         static_cast<size_t>(now.memory.blocks - *config.recompute_num_layers + 1));
     std::iota(values.begin(), values.end(), *config.recompute_num_layers);
-    levers.push_back(
-        {.flag = "--recompute-num-layers",
-         .values = std::move(values),
-         .set = [](TrainConfig& to, int64_t blocks) { to.recompute_num_layers = blocks; }});
+    levers.push_back({.flag = "--recompute-num-layers",
+                      .values = std::move(values),
+                      .set = [](TrainConfig& to, int64_t blocks) {
+                        return *(to.recompute_num_layers = blocks);
+                      }});
   }
-  levers.push_back({.flag = "--log-probs-chunk-size",
-                    .values = values_down_to(kLeastRows, now.memory.log_probs_chunk_size),
-                    .set = [](TrainConfig& to, int64_t rows) { to.log_probs_chunk_size = rows; }});
   levers.push_back(
-      {.flag = "--max-tokens-per-gpu",
-       .values = values_down_to(now.actor.max_sequence_length, now.max_tokens_per_gpu),
-       .set = [](TrainConfig& to, int64_t tokens) { to.max_tokens_per_gpu = tokens; }});
-  if (const std::string flags = streaming_flags(config.colocate); !flags.empty())
-    levers.push_back({.flag = flags, .values = {0, 1}, .set = stream, .unit = Lever::Unit::given});
-  levers.push_back({.flag = "--global-batch-size",
-                    .values = smaller_steps(config.batch),
-                    .set = set_step,
-                    .cost = Lever::Cost::task,
-                    // Both, for either may have been given.
-                    .says = [samples = config.batch.samples_per_rollout()](int64_t size) {
-                      return fmt::format("--num-steps-per-rollout {} --global-batch-size {}",
-                                         samples / size, size);
+      {.flag = "--log-probs-chunk-size",
+       .values = values_down_to(kLeast, now.memory.log_probs_chunk_size),
+       .set = [](TrainConfig& to, int64_t rows) { return to.log_probs_chunk_size = rows; }});
+  levers.push_back({.flag = "--max-tokens-per-gpu",
+                    .values = values_down_to(kLeast, now.max_tokens_per_gpu),
+                    .set = [&model = input.model](TrainConfig& to, int64_t tokens) {
+                      const int64_t longest = max_sample_length(to, model);
+                      return *(to.max_tokens_per_gpu = std::max(tokens, longest));
                     }});
-  levers.push_back(
-      {.flag = "--rollout-max-response-len",
-       .values = values_down_to(kLeastLength, config.rollout.max_response_len),
-       .set = [](TrainConfig& to, int64_t tokens) { to.rollout.max_response_len = tokens; },
-       .cost = Lever::Cost::task});
-  levers.push_back(
-      {.flag = "--rollout-max-prompt-len",
-       .values = values_down_to(kLeastLength, config.rollout.max_prompt_len),
-       .set = [](TrainConfig& to, int64_t tokens) { to.rollout.max_prompt_len = tokens; },
-       .cost = Lever::Cost::task});
+  if (config.checkpoint.load.empty())  // a run that goes on keeps its steps
+    levers.push_back({.flag = "--global-batch-size",
+                      .values = smaller_steps(config.batch),
+                      .set = set_step,
+                      .cost = Lever::Cost::task,
+                      // Both, for either may have been given.
+                      .says = [samples = config.batch.samples_per_rollout()](int64_t size) {
+                        return fmt::format("--num-steps-per-rollout {} --global-batch-size {}",
+                                           samples / size, size);
+                      }});
   return levers;
 }
 
 /// What that run would lack.
-std::optional<std::string> lack_of(const TrainConfig& config, const TrainPlanInput& input) {
+std::optional<Shortage> lack_of(const TrainConfig& config, const TrainPlanInput& input) {
   try {
     Planner planner(config, input);
     std::optional<Shortage> lack = planner.lack();
-    if (lack && lack->place == Place::host) {
-      planner.fill();
-      lack = planner.lack();
-    }
-    return lack ? std::optional(lack->text) : std::nullopt;
+    if (!lack || lack->place == Place::device) return lack;
+    planner.fill();
+    return planner.lack();
   } catch (const Error& error) {  // sizes that cannot be
-    return error.what();
+    return Shortage{.bytes = INT64_MAX, .text = error.what()};
   }
 }
 
 std::string advice(const TrainConfig& config, const TrainPlanInput& input, const TrainPlan& now) {
-  std::vector<Lever> levers = budget_levers(config.device, now.memory, input.device);
+  Remedies remedies{.levers = budget_levers(config.device, now.memory, input.device),
+                    .modes = other_modes(config.colocate)};
   const auto add = [&](const std::vector<Lever>& more) {
-    levers.insert(levers.end(), more.begin(), more.end());
+    remedies.levers.insert(remedies.levers.end(), more.begin(), more.end());
   };
-  add(train_levers(config, now));
-  if (config.generates()) add(engine_levers(now.engine));
-  return what_fits(config, levers, [&](const TrainConfig& other) { return lack_of(other, input); });
+  add(length_levers(config, input));
+  add(trainer_levers(config, input, now));
+  if (config.generates()) add(engine_levers(now.engine, input.model));
+  return what_fits(config, remedies,
+                   [&](const TrainConfig& other) { return lack_of(other, input); });
 }
 
 }  // namespace
@@ -245,8 +280,7 @@ TrainPlan plan_training(const TrainConfig& config, const TrainPlanInput& input) 
     lack = planner.lack();
   }
   if (lack)
-    fail(ErrorCode::budget, "does not fit: {}. {}", lack->text,
-         advice(config, input, planner.result()));
+    fail(ErrorCode::budget, "{}. {}", does_not_fit(*lack), advice(config, input, planner.result()));
   return planner.result();
 }
 

@@ -15,6 +15,7 @@ struct TrainPlanInput {
   Device& device;
   int64_t num_rollout = 1;        // rollouts in all
   int64_t most_eval_prompts = 0;  // prompts of the largest evaluation set
+  int64_t longest_prompt = 0;     // tokens of the longest prompt that comes; 0: not known
 };
 
 struct TrainPlan {

@@ -82,10 +82,13 @@ std::optional<ModelSource> resolve_reference(const TrainConfig& config, const Mo
 
 }  // namespace
 
-void keep_fitting_prompts(DataSource& data, const Tokenizer& tokenizer, int64_t max_prompt_len) {
+int64_t keep_fitting_prompts(DataSource& data, const Tokenizer& tokenizer, int64_t max_prompt_len) {
+  int64_t longest = 0;
   const int64_t skipped = data.keep_if([&](const Prompt& prompt) {
-    const auto ids = tokenizer.encode_prompt(prompt.text);
-    return !ids.empty() && static_cast<int64_t>(ids.size()) <= max_prompt_len;
+    const int64_t length = std::ssize(tokenizer.encode_prompt(prompt.text));
+    const bool fits = length > 0 && length <= max_prompt_len;
+    if (fits) longest = std::max(longest, length);
+    return fits;
   });
   if (data.size() == 0)
     fail(ErrorCode::data,
@@ -95,6 +98,7 @@ void keep_fitting_prompts(DataSource& data, const Tokenizer& tokenizer, int64_t 
     log::warn(
         "{} of {} prompts are empty or longer than --rollout-max-prompt-len {} tokens: skipped",
         skipped, skipped + data.size(), max_prompt_len);
+  return longest;
 }
 
 void keep_labelled_prompts(DataSource& data, const std::string& path, const RewardConfig& reward,
@@ -163,13 +167,14 @@ TrainSetup prepare_training(TrainConfig config) {
   const int64_t max_prompt = std::min(config.rollout.max_prompt_len, longest - 1);
 
   DataSource data = DataSource::load(config.data);
-  keep_fitting_prompts(data, tokenizer, max_prompt);
+  int64_t longest_prompt = keep_fitting_prompts(data, tokenizer, max_prompt);
   const bool supervised = config.algorithm.loss.type == LossType::sft_loss;
   keep_labelled_prompts(data, config.data.path, config.reward,
                         supervised ? LabelUse::learned : LabelUse::scored);
   std::vector<EvalSet> eval_sets = load_eval_sets(config);
   for (EvalSet& set : eval_sets) {
-    keep_fitting_prompts(set.source, tokenizer, max_prompt);
+    longest_prompt =
+        std::max(longest_prompt, keep_fitting_prompts(set.source, tokenizer, max_prompt));
     keep_labelled_prompts(set.source, set.name, config.reward, LabelUse::scored);
   }
 
@@ -181,7 +186,8 @@ TrainSetup prepare_training(TrainConfig config) {
                                           .layout = layout,
                                           .device = *device,
                                           .num_rollout = num_rollout,
-                                          .most_eval_prompts = most_eval_prompts});
+                                          .most_eval_prompts = most_eval_prompts,
+                                          .longest_prompt = longest_prompt});
   log_plan(config, plan, *device, layout);
   config.max_tokens_per_gpu = plan.max_tokens_per_gpu;
   return {.config = std::move(config),

@@ -37,7 +37,8 @@ enum class LabelUse { scored, learned };
 void keep_labelled_prompts(DataSource& data, const std::string& path, const RewardConfig& reward,
                            LabelUse use);
 
-/// Keeps the prompts that fit `max_prompt_len` tokens. Throws Error{data} when none is left.
-void keep_fitting_prompts(DataSource& data, const Tokenizer& tokenizer, int64_t max_prompt_len);
+/// Keeps the prompts that fit `max_prompt_len` tokens; returns the length of the longest. Throws
+/// Error{data} when none is left.
+int64_t keep_fitting_prompts(DataSource& data, const Tokenizer& tokenizer, int64_t max_prompt_len);
 
 }  // namespace miles
