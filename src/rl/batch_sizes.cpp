@@ -81,7 +81,8 @@ BatchSizes from_rollout(const BatchSizeFlags& flags, int64_t n) {
   if (samples != global * steps)
     fail(ErrorCode::flags,
          "{} = {} samples a rollout, but {} × {} = {}; the two must be equal: leave out "
-         "--num-steps-per-rollout or --global-batch-size, it follows from the others",
+         "--num-steps-per-rollout or --global-batch-size, it follows from the others (a run's "
+         "config.toml gives all four)",
          samples_shown, samples, shown("--global-batch-size", global),
          shown("--num-steps-per-rollout", steps), global * steps);
   return {rollout, n, global, steps};
