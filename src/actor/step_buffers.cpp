@@ -71,7 +71,8 @@ StepBuffers::StepBuffers(const ActorOptions& options, const ModelConfig& config,
       layout_(layout),
       device_(memory.device.kind()),
       head_extent_(choose_head_extent(options, config, device_)),
-      rope_table_(make_rope_table(config, options.max_sequence_length)) {
+      rope_table_(memory.device.runs() ? make_rope_table(config, options.max_sequence_length)
+                                       : std::vector<float>()) {
   Arena activations, accumulators, working;
   place(activations, accumulators, working);
   activations_ = Region(memory, Place::device, "actor.activations", activations.used());
@@ -182,7 +183,7 @@ void StepBuffers::commit(Stream& stream) {
     Arena accumulators(accumulators_.data(), accumulators_.bytes());
     Arena working(working_.data(), working_.bytes());
     place(activations, accumulators, working);
-    stream.copy(rope_.data(), rope_table_.data(), rope_.bytes());
+    if (!rope_table_.empty()) stream.copy(rope_.data(), rope_table_.data(), rope_.bytes());
   } catch (...) {  // all of it or nothing
     release();
     throw;

@@ -95,7 +95,7 @@ class StepBuffers {
   const ParamLayout& layout_;
   DeviceKind device_;
   HeadExtent head_extent_;
-  std::vector<float> rope_table_;  // on the host, made once
+  std::vector<float> rope_table_;  // on the host, made once; empty where nothing runs
   std::vector<float> inverses_;    // [C] on the host
   TrainingBuffers block_;
   HeadBuffers head_;

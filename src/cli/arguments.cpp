@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/shell.h"
 #include "cli/toml.h"
 #include "text/utf8.h"
 
@@ -152,8 +153,8 @@ class Reader {
     if (i < 2 || is_flag(words[i - 1])) return text;
     const CLI::Option* const flag = app_.get_option_no_throw(words[i - 2]);
     if (flag == nullptr || !takes_value(*flag)) return text;
-    return fmt::format("{} (if it belongs to {}, write {} '{} {}')", text, words[i - 2],
-                       words[i - 2], words[i - 1], words[i]);
+    return fmt::format("{} (if it belongs to {}, write {} {})", text, words[i - 2], words[i - 2],
+                       shell_word(words[i - 1] + ' ' + words[i]));
   }
 
   static std::string content_of(const std::string& config) {

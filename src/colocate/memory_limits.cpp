@@ -22,7 +22,7 @@ std::optional<Shortage> of_what_is_there(const MemoryPlan& plan, const Device& d
   }
   lack.text = fmt::format(
       "the run needs {} of device memory, but of the {} of {} the driver, libraries and other "
-      "processes hold {}, and {} is left for driver and libraries to grow",
+      "processes (which you may end) hold {}, and {} is left for driver and libraries to grow",
       need, capacity, device.name(), format_bytes(device.foreign_bytes()),
       format_bytes(driver_growth(device)));
   lack.largest = largest_tags(plan.device_at_peak);

@@ -98,6 +98,7 @@ class Device {
   virtual ~Device() = default;
   virtual DeviceKind kind() const = 0;
   virtual std::string name() const = 0;        // "AMD EPYC, 2 threads"
+  virtual bool runs() const { return true; }   // what is enqueued; a dry device does not
   virtual int64_t capacity_bytes() const = 0;  // what it has in all
   /// What is in use now and did not come through memory(): the driver's context, libraries, graphs,
   /// other processes. 0 where nobody tells.

@@ -38,6 +38,7 @@ class DryDevice : public Device {
         host_memory_(like.host_memory().granularity()) {}
   DeviceKind kind() const override { return kind_; }
   std::string name() const override { return "dry run"; }
+  bool runs() const override { return false; }
   int64_t capacity_bytes() const override { return INT64_MAX; }
   AddressSpace& memory() override { return memory_; }
   AddressSpace& host_memory() override { return host_memory_; }

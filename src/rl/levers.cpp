@@ -48,7 +48,7 @@ class Search {
     return changes;
   }
 
-  /// As few as are enough together, in the first mode in which all are.
+  /// Some that are enough together and none of them idle, in the first mode in which all are enough.
   Changes together(const Costs& costs) const {
     for (size_t mode = 0; mode <= modes_of(costs); ++mode)
       if (Position position = at_last(costs, mode); fits(position)) {

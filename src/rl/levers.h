@@ -17,7 +17,7 @@ namespace miles {
 struct Lever {
   /// Of what is lost when it is moved, the least first.
   enum class Cost {
-    time,    // of the run, at most; the samples and the sizes of steps stay
+    time,    // of the run, at most, and how sums round; the samples and the sizes of steps stay
     memory,  // that was not to be used
     task,    // what is learned, or how
   };
@@ -54,10 +54,10 @@ std::vector<int64_t> values_down_to(int64_t least, int64_t now);
 /// now, what is needed, eighths of a GiB, and at the end `most`. `now` alone where it is not below.
 std::vector<int64_t> budgets_up_to(int64_t most, int64_t now, int64_t needed);
 
-/// Says what `config` would fit with, and what of it is enough by itself: flags that cost time
-/// alone, each at the value nearest to what it is now, or as few of them as are enough together;
-/// else with some that cost the task. Beside them larger budgets: without other flags, and, where
-/// time alone is not enough within them, the least with those. Else what is lacking even with all.
+/// Says what `config` would fit with: flags that cost time alone, each of which is enough by itself
+/// at the value nearest to what it is now, or several that are together, none of them idle; else
+/// some that cost the task. Beside them larger budgets: without other flags, and, where time alone
+/// is not enough within them, the least with those. Else what is lacking even with all.
 std::string what_fits(const TrainConfig& config, const Remedies& remedies, const LackOf& lack_of);
 
 }  // namespace miles

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "rl/device_setup.h"
+#include "rl/levers.h"
 #include "rl/sampling.h"
 
 namespace miles {
@@ -134,10 +135,9 @@ std::vector<Mode> other_modes(const ColocateConfig& now) {
   const HandoffOptions& handoff = now.handoff;
   const bool both = handoff.offload_train && handoff.offload_rollout;
   const bool gpu = handoff.peak_device == PeakDevice::gpu;
-  // What --colocate turns on, unless the contrary was given.
-  const std::string offload = both           ? ""
-                              : now.colocate ? "--offload-train --offload-rollout "
-                                             : "--colocate ";
+  // By name, and not --colocate: that leaves alone what was given, and a config.toml gives both.
+  const std::string offload = std::string(handoff.offload_train ? "" : "--offload-train ") +
+                              (handoff.offload_rollout ? "" : "--offload-rollout ");
   std::vector<Mode> modes;
   if (!both || !gpu)
     modes.push_back({offload + "--colocate-memory-peak-device gpu",
@@ -234,19 +234,20 @@ std::vector<Lever> trainer_levers(const TrainConfig& config, const TrainPlanInpu
 
 /// What that run would lack.
 std::optional<Shortage> lack_of(const TrainConfig& config, const TrainPlanInput& input) {
-  try {
-    Planner planner(config, input);
-    std::optional<Shortage> lack = planner.lack();
-    if (!lack || lack->place == Place::device) return lack;
-    planner.fill();
-    return planner.lack();
-  } catch (const Error& error) {  // sizes that cannot be
-    return Shortage{.bytes = INT64_MAX, .text = error.what()};
-  }
+  Planner planner(config, input);
+  std::optional<Shortage> lack = planner.lack();
+  if (!lack || lack->place == Place::device) return lack;
+  planner.fill();
+  return planner.lack();
 }
 
 std::string advice(const TrainConfig& config, const TrainPlanInput& input, const TrainPlan& now) {
-  Remedies remedies{.levers = budget_levers(config.device, now.memory, input.device),
+  // A trainer that streams holds little unless it is told that it may; more of it there is less of
+  // it on the host.
+  DeviceConfig budgets = config.device;
+  if (now.actor.placement == ActorPlacement::streamed && !budgets.gpu_memory_budget)
+    budgets.gpu_memory_budget = now.memory.device_peak;
+  Remedies remedies{.levers = budget_levers(budgets, now.memory, input.device),
                     .modes = other_modes(config.colocate)};
   const auto add = [&](const std::vector<Lever>& more) {
     remedies.levers.insert(remedies.levers.end(), more.begin(), more.end());

@@ -3,7 +3,6 @@
 #pragma once
 
 #include "colocate/memory_limits.h"
-#include "rl/levers.h"
 #include "rl/train_config.h"
 
 namespace miles {
@@ -20,7 +19,7 @@ struct TrainPlanInput {
 
 struct TrainPlan {
   int64_t max_tokens_per_gpu = 0;  // --max-tokens-per-gpu as given or chosen
-  ActorOptions actor;
+  ActorOptions actor;              // whose number of that name is at most a step's
   EngineOptions engine;
   MemoryBudget budget;
   MemoryPlan memory;

@@ -95,11 +95,14 @@ Runner::Buffers Runner::place(Arena& arena) const {
 
 void Runner::onload() {
   if (resident()) return;
-  const std::vector<float> rope = make_rope_table(config_, limits_.positions);
+  // Made once: it would take tens of milliseconds of each handoff.
+  if (rope_table_.empty() && device_.runs())
+    rope_table_ = make_rope_table(config_, limits_.positions);
   try {
     host_region_.commit();
     region_.commit();
-    stream_->copy(buffers_.rope.data(), rope.data(), buffers_.rope.bytes());
+    if (!rope_table_.empty())
+      stream_->copy(buffers_.rope.data(), rope_table_.data(), buffers_.rope.bytes());
     stream_->synchronize();
   } catch (...) {  // all of it or nothing
     offload();

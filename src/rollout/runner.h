@@ -117,6 +117,7 @@ class Runner {
   Region host_region_;
   std::array<Staging, 2> staging_;  // in host_region_
   Buffers buffers_;                 // in region_
+  std::vector<float> rope_table_;   // on the host, from the first onload() on
   int64_t steps_ = 0;               // enqueued so far
   StepGraphs graphs_;
 };

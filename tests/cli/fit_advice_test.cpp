@@ -111,11 +111,13 @@ class FitAdvice : public testing::Test {
 TEST_F(FitAdvice, IsEnoughOnAGpuOfAnySize) {
   const Words run = split(
       "--prompt-data x --num-rollout 1 --rollout-batch-size 32 --n-samples-per-prompt 8 "
-      "--rollout-max-response-len 1024 --init-random");
+      "--rollout-max-response-len 1024 --init-random --host-memory-budget 128GiB");
   for (const std::string model : {"qwen3-0.6b", "qwen3-8b"})
     for (const std::string sharing :
-         {"", "--colocate", "--colocate --colocate-memory-peak-device gpu"})
-      for (const int64_t gib : {2, 8, 24, 80}) {
+         {"", "--colocate --no-offload-rollout", "--no-offload-train --no-offload-rollout",
+          "--colocate --colocate-memory-peak-device gpu --eval-interval 1 --eval-prompt-data a x "
+          "--eval-max-response-len 3000"})
+      for (const int64_t gib : {2, 24, 80}) {
         FakeGpu gpu(gib * kGiB, kGiB / 2);
         Words words = run;
         for (const std::string& word : split(fmt::format("--model {} {}", model, sharing)))
@@ -126,6 +128,39 @@ TEST_F(FitAdvice, IsEnoughOnAGpuOfAnySize) {
   EXPECT_GT(single_, 0);
   EXPECT_GT(joint_, 0);
   EXPECT_GT(hopeless_, 0);
+}
+
+TEST_F(FitAdvice, GivesNothingUpThatFits) {
+  FakeGpu gpu(80 * kGiB, kGiB / 2);
+  const Words run = split(
+      "--model qwen3-4b --init-random --prompt-data x --num-rollout 1 --rollout-batch-size 16 "
+      "--rollout-max-response-len 1024 --max-tokens-per-gpu 16384 --host-memory-budget 23GiB");
+  // Of host memory there is too little to stream.
+  Words fits = run;
+  for (const std::string& word :
+       split("--num-steps-per-rollout 8 --global-batch-size 16 --max-total-tokens 49152"))
+    fits.push_back(word);
+  ASSERT_EQ(refusal(fits, gpu), "");
+  follow(run, gpu);
+  EXPECT_EQ(hopeless_, 0);
+  EXPECT_EQ(fit_, 0);
+  // And where one has been told to stream, back from it is a way.
+  follow(split("--model qwen3-0.6b --init-random --prompt-data x --num-rollout 1 "
+               "--rollout-batch-size 16 --host-memory-budget 2GiB --colocate "
+               "--colocate-memory-peak-device gpu"),
+         gpu);
+  EXPECT_EQ(hopeless_, 0);
+  EXPECT_EQ(fit_, 0);
+}
+
+TEST_F(FitAdvice, NamesNothingThatARunThatGoesOnRefuses) {
+  FakeGpu gpu(kGiB);  // hopeless: everything that could be changed is named
+  const std::string run =
+      "--model qwen3-0.6b --init-random --prompt-data x --num-rollout 1 --rollout-batch-size 4 ";
+  EXPECT_NE(refusal(split(run), gpu).find("--global-batch-size 1"), std::string::npos);
+  const std::string resumed = refusal(split(run + "--load checkpoints"), gpu);
+  EXPECT_NE(resumed.find("--max-total-tokens"), std::string::npos) << resumed;
+  EXPECT_EQ(resumed.find("--global-batch-size"), std::string::npos) << resumed;
 }
 
 TEST_F(FitAdvice, IsEnoughForAnyBudget) {

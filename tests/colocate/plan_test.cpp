@@ -6,7 +6,6 @@
 
 #include "colocate/memory_limits.h"
 #include "tests/colocate/colocate_rig.h"
-#include "tests/support/fake_gpu.h"
 
 namespace miles {
 namespace {
@@ -252,29 +251,6 @@ TEST(PlanOfAModel, NeedsNoneOfItsMemory) {
   EXPECT_LT(keeping.recomputed_blocks, 64);
   EXPECT_LE(keeping.device_peak, room);
   EXPECT_EQ(keeping.host_peak, plan.host_peak);
-}
-
-TEST(Shortage, OfWhatIsThereComesBeforeThatOfABudget) {
-  using test::FakeGpu;
-  using test::kGiB;
-  MemoryPlan plan;
-  plan.device_peak = 22 * kGiB;
-  // Half a GiB is left to the driver.
-  EXPECT_FALSE(shortage(plan, {}, FakeGpu(24 * kGiB, 3 * kGiB / 2)));
-  const auto lack = shortage(plan, {.device_bytes = kGiB}, FakeGpu(24 * kGiB, 3 * kGiB / 2 + 1));
-  ASSERT_TRUE(lack);
-  EXPECT_EQ(lack->place, Place::device);
-  EXPECT_NE(lack->text.find("needs 22.0 GiB"), std::string::npos) << lack->text;
-  EXPECT_NE(lack->text.find("hold 1.5 GiB"), std::string::npos) << lack->text;
-}
-
-TEST(Shortage, OnTheCpuIsOfBothSidesTogether) {
-  const auto cpu = make_cpu_device();
-  MemoryPlan plan;
-  plan.host_peak = plan.device_peak = cpu->capacity_bytes() / 2;
-  EXPECT_FALSE(shortage(plan, {}, *cpu));
-  plan.host_peak += 2;
-  EXPECT_TRUE(shortage(plan, {}, *cpu));
 }
 
 TEST(PlanOfPeaks, OnTheCpuTheDeviceHoldsOneSideOnly) {

@@ -236,6 +236,7 @@ TEST(Train, RefusesWhatCannotWorkBeforeItStarts) {
        2,
        "--eval-top-k is 0"},
       {{"--loss-type", "sft_loss", "--use-kl-loss"}, 2, "--use-kl-loss"},
+      {{"--log-probs-chunk-size", "0"}, 2, "--log-probs-chunk-size 0"},
       {{"--loss-type", "sft_loss", "--kl-loss-coef", "0.1"}, 2, "--kl-loss-coef"},
       {{"--prompt-data", "/nowhere.jsonl"}, 3, "/nowhere.jsonl"},
       {{"--load", "/nowhere"}, 3, "--load"},
