@@ -186,15 +186,17 @@ std::vector<int64_t> budgets_up_to(int64_t most, int64_t now, int64_t needed) {
 
 std::string what_fits(const TrainConfig& config, const Remedies& remedies, const LackOf& lack_of) {
   const Search search(config, remedies, lack_of);
-  const Changes raised = search.each_or_together({Cost::memory});
-  std::vector<Changes> ways = {search.each_or_together({Cost::time})};
-  if (!ways.front().any())
-    ways = {search.each_or_together({Cost::time, Cost::task}),
-            search.together({Cost::time, Cost::memory})};
-  if (raised.any() && ways.back().flags != raised.flags) ways.push_back(raised);
-  std::erase_if(ways, [](const Changes& changes) { return !changes.any(); });
-  if (ways.empty()) ways = {search.together({Cost::time, Cost::memory, Cost::task})};
-  std::erase_if(ways, [](const Changes& changes) { return !changes.any(); });
+  std::vector<Changes> ways;
+  const auto add = [&](const Changes& way) {
+    if (way.any() && (ways.empty() || way.flags != ways.back().flags)) ways.push_back(way);
+  };
+  add(search.each_or_together({Cost::time}));
+  if (ways.empty()) {
+    add(search.each_or_together({Cost::time, Cost::task}));
+    add(search.together({Cost::time, Cost::memory}));
+  }
+  add(search.each_or_together({Cost::memory}));
+  if (ways.empty()) add(search.together({Cost::time, Cost::memory, Cost::task}));
   if (ways.empty()) {
     const auto [flags, still] = search.least();
     return fmt::format("Take a smaller model, or a machine with more memory: {}",
