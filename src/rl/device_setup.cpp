@@ -60,17 +60,13 @@ EngineOptions resolve_engine(const EngineConfig& config, DeviceKind device, int6
   const int64_t pages = (max_context_len + options.page_size - 1) / options.page_size;
   options.max_total_tokens =
       config.max_total_tokens.value_or(options.max_running_requests * pages * options.page_size);
-  check_cache_holds(options.max_total_tokens, max_context_len);
-  return options;
-}
-
-void check_cache_holds(int64_t max_total_tokens, int64_t longest) {
-  if (max_total_tokens < longest)
+  if (options.max_total_tokens < max_context_len)
     fail(
         ErrorCode::flags,
         "--max-total-tokens {}: the KV cache must hold the longest sample, {} tokens of prompt and "
         "response; raise it to that, leave it out, or shorten prompts or responses",
-        max_total_tokens, longest);
+        options.max_total_tokens, max_context_len);
+  return options;
 }
 
 std::vector<Lever> budget_levers(const DeviceConfig& config, const MemoryPlan& plan,
@@ -98,23 +94,22 @@ std::vector<Lever> budget_levers(const DeviceConfig& config, const MemoryPlan& p
 
 std::vector<Lever> engine_levers(const EngineOptions& now, const ModelConfig& model) {
   constexpr int64_t kLeast = 16;  // tokens: less saves nothing
-  return {{.flag = "--max-total-tokens",
-           .values = values_down_to(kLeast, now.max_total_tokens),
-           .set =
-               [&model](TrainConfig& to, int64_t tokens) {
-                 int64_t longest = max_sample_length(to, model);
-                 if (to.eval.interval) longest = std::max(longest, max_eval_length(to, model));
-                 return *(to.engine.max_total_tokens = std::max(tokens, longest));
-               }},
-          {.flag = "--max-running-requests",
-           .values = values_down_to(1, now.max_running_requests),
-           .set = [](TrainConfig& to,
-                     int64_t requests) { return *(to.engine.max_running_requests = requests); }},
-          {.flag = "--chunked-prefill-size",
-           .values = values_down_to(kLeast, now.chunked_prefill_size),
-           .set = [](TrainConfig& to, int64_t tokens) {
-             return *(to.engine.chunked_prefill_size = tokens);
-           }}};
+  return {
+      {.flag = "--max-total-tokens",
+       .values = values_down_to(kLeast, now.max_total_tokens),
+       .set =
+           [&model](TrainConfig& to, int64_t tokens) {
+             return *(to.engine.max_total_tokens = std::max(tokens, max_length_drawn(to, model)));
+           }},
+      {.flag = "--max-running-requests",
+       .values = values_down_to(1, now.max_running_requests),
+       .set = [](TrainConfig& to,
+                 int64_t requests) { return *(to.engine.max_running_requests = requests); }},
+      {.flag = "--chunked-prefill-size",
+       .values = values_down_to(kLeast, now.chunked_prefill_size),
+       .set = [](TrainConfig& to, int64_t tokens) {
+         return *(to.engine.chunked_prefill_size = tokens);
+       }}};
 }
 
 }  // namespace miles

@@ -25,10 +25,6 @@ MemoryBudget resolve_budget(const DeviceConfig& config, const Device& device);
 EngineOptions resolve_engine(const EngineConfig& config, DeviceKind device, int64_t max_context_len,
                              int64_t requests);
 
-/// Throws Error{flags} when a KV cache of --max-total-tokens cannot hold one sample of `longest`
-/// tokens.
-void check_cache_holds(int64_t max_total_tokens, int64_t longest);
-
 /// Budgets that were given: raised to what `plan` needs, and up to what there is.
 std::vector<Lever> budget_levers(const DeviceConfig& config, const MemoryPlan& plan,
                                  const Device& device);

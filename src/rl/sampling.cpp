@@ -22,6 +22,11 @@ int64_t max_eval_length(const TrainConfig& config, const ModelConfig& model) {
                     config.eval.max_response_len.value_or(config.rollout.max_response_len), model);
 }
 
+int64_t max_length_drawn(const TrainConfig& config, const ModelConfig& model) {
+  const int64_t sample = max_sample_length(config, model);
+  return config.eval.interval ? std::max(sample, max_eval_length(config, model)) : sample;
+}
+
 SamplingParams rollout_sampling(const TrainConfig& config) {
   const RolloutConfig& rollout = config.rollout;
   SamplingParams params;

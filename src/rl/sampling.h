@@ -20,4 +20,7 @@ int64_t max_sample_length(const TrainConfig& config, const ModelConfig& model);
 /// The same for an evaluation's samples, whose responses may be longer.
 int64_t max_eval_length(const TrainConfig& config, const ModelConfig& model);
 
+/// The longest of both that the engine of a run draws.
+int64_t max_length_drawn(const TrainConfig& config, const ModelConfig& model);
+
 }  // namespace miles

@@ -63,8 +63,7 @@ ActorOptions actor_options(const TrainConfig& config, const TrainPlanInput& inpu
 }
 
 EngineOptions engine_options(const TrainConfig& config, const TrainPlanInput& input) {
-  int64_t longest = max_sample_length(config, input.model);
-  if (config.eval.interval) longest = std::max(longest, max_eval_length(config, input.model));
+  const int64_t longest = max_length_drawn(config, input.model);
   const int64_t requests = std::max(config.batch.samples_per_rollout(),
                                     input.most_eval_prompts * config.eval.n_samples_per_prompt);
   EngineOptions options = resolve_engine(config.engine, input.device.kind(), longest, requests);
@@ -103,7 +102,6 @@ class Planner {
     input_.actor.recompute_num_layers = plan_.recomputed_blocks;
   }
 
-  const MemoryPlan& plan() const { return plan_; }
   TrainPlan result() const {
     return {.max_tokens_per_gpu = max_tokens_per_gpu_,
             .actor = input_.actor,

@@ -95,7 +95,7 @@ Runner::Buffers Runner::place(Arena& arena) const {
 
 void Runner::onload() {
   if (resident()) return;
-  // Made once: it would take tens of milliseconds of each handoff.
+  // Once, and not at each handoff. A dry run needs none.
   if (rope_table_.empty() && device_.runs())
     rope_table_ = make_rope_table(config_, limits_.positions);
   try {

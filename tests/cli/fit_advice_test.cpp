@@ -166,7 +166,8 @@ TEST_F(FitAdvice, NamesNothingThatARunThatGoesOnRefuses) {
 TEST_F(FitAdvice, IsEnoughForAnyBudget) {
   FakeGpu gpu(141 * kGiB, kGiB / 2);
   for (const std::string budgets :
-       {"--gpu-memory-budget 2GiB", "--gpu-memory-budget 40GiB", "--host-memory-budget 7GiB",
+       {"--gpu-memory-budget 2GiB --host-memory-budget 128GiB",
+        "--gpu-memory-budget 40GiB --host-memory-budget 128GiB", "--host-memory-budget 7GiB",
         "--gpu-memory-budget 3GiB --host-memory-budget 8500MiB"})
     for (const std::string more : {"--num-steps-per-rollout 4 --max-tokens-per-gpu 16384",
                                    "--recompute-num-layers 3 --max-total-tokens 100000"})

@@ -8,12 +8,8 @@
 namespace miles {
 namespace {
 
-using test::FakeGpu;
+using test::gpu24;
 using test::kGiB;
-
-FakeGpu gpu24(int64_t foreign) {
-  return FakeGpu(24 * kGiB, foreign);
-}
 
 TEST(Budget, LeftOutLeavesRoomForWhatTheDriverHolds) {
   const MemoryBudget budget = resolve_budget({}, gpu24(3 * kGiB));

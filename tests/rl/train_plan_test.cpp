@@ -8,12 +8,8 @@
 namespace miles {
 namespace {
 
-using test::FakeGpu;
+using test::gpu24;
 using test::kGiB;
-
-FakeGpu gpu24(int64_t foreign) {
-  return FakeGpu(24 * kGiB, foreign);
-}
 
 /// A plan that keeps no activations.
 MemoryPlan least_plan(int64_t device_peak, int64_t host_peak) {

@@ -28,4 +28,9 @@ class FakeGpu : public Device {
   std::unique_ptr<Device> dry_ = make_dry_device(*cpu_);  // whose addresses nobody may touch
 };
 
+/// Of 24 GiB, of which others hold `foreign` bytes.
+inline FakeGpu gpu24(int64_t foreign) {
+  return FakeGpu(24 * kGiB, foreign);
+}
+
 }  // namespace miles::test
